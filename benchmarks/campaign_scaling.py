@@ -1,6 +1,6 @@
 """How far `optiml all --cluster` scales, simulated in virtual time: the real coordinator and its queue in SQLite, no workers.
 
-    python benchmarks/campaign_scaling.py [--workers 1,2,4,16,64,256] [--kernels 500] [--record FILE]
+    python benchmarks/campaign_scaling.py [--workers 1,2,4,16,64,256] [--kernels 500] [--arms time,each,again] [--record FILE]
 
 `run_campaign` chooses kernels, gives them their budgets and writes its queue; its processor time advances the virtual clock. A worker is
 simulated: a kernel's search takes as long as said below, and 10 ms until it begins. Efficiency: the time that workers search over the
@@ -10,6 +10,10 @@ number of workers times the time of the whole campaign. Arms:
              of the recorded time is drawn by 1/rank); a search takes its budget, and setting up 0 to 10 s of it or beyond it
     `each`   a budget of candidates for each kernel: a search takes 40 to 80 s, which nobody knows before
     `again`  the same, and each kernel has the result of an earlier run, which took 85 to 115 % of what this one takes
+    `guess`  the same with 55 to 145 % (`--arms guess`): what a guess would have to be
+
+Last it prints Spearman's rank correlations: of these earlier times with the true ones, and of what is known before a search of the suite
+(the original's time, the length of its text) with the seconds that it took for each candidate (benchmarks/results/suite.json, one H200).
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.predict_correlation import spearman  # noqa: E402
 from benchmarks.scaling import Clock  # noqa: E402
 from engine.campaign import campaign  # noqa: E402
 from engine.campaign.campaign import CampaignRequest, run_campaign  # noqa: E402
@@ -42,7 +47,8 @@ from engine.search.progress import Budget  # noqa: E402
 WORKERS = (1, 2, 4, 16, 64, 256)
 BEGIN_S = 0.010
 EACH_S, SETUP_S, AVERAGE_S = (40.0, 80.0), (0.0, 10.0), 60.0
-EARLIER = (0.85, 1.15)
+EARLIER = {"again": (0.85, 1.15), "guess": (0.55, 1.45)}
+SUITE = ROOT / "benchmarks" / "results" / "suite.json"
 CANDIDATES = 100
 
 
@@ -77,12 +83,16 @@ def _each_s(rank: int) -> float:
     return _drawn(rank, EACH_S)
 
 
-def _searched_before(root: Path, kernels: Sequence[SurveyedKernel]) -> None:
+def _earlier_s(rank: int, arm: str) -> float:
+    return _each_s(rank) * _drawn(f"earlier {rank}", EARLIER[arm])
+
+
+def _searched_before(root: Path, kernels: Sequence[SurveyedKernel], arm: str) -> None:
     """Results of an earlier campaign."""
     for rank, kernel in enumerate(kernels, 1):
         result = root / ".optiml" / f"k-{kernel.kernel}" / "result.json"
         result.parent.mkdir(parents=True)
-        elapsed_s = _each_s(rank) * _drawn(f"earlier {rank}", EARLIER)
+        elapsed_s = _earlier_s(rank, arm)
         result.write_text(json.dumps({"elapsed_s": elapsed_s, "counts": {"candidates": CANDIDATES}}))
 
 
@@ -110,8 +120,8 @@ def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
         request = CampaignRequest(
             Path(folder), budget_s, least=0.0, each=None if arm == "time" else Budget(candidates=CANDIDATES)
         )
-        if arm == "again":
-            _searched_before(Path(folder), surveyed)
+        if arm in EARLIER:
+            _searched_before(Path(folder), surveyed, arm)
         begin, spent = clock.monotonic(), time.thread_time()
         run_campaign(request, over, Survey(surveyed, recorded=True, complete=True, arch="sm_90"))
         whole, spent = clock.monotonic() - begin, time.thread_time() - spent
@@ -119,6 +129,21 @@ def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
         "workers": workers, "kernels": over.searched, "campaign_s": whole, "efficiency": over.busy_s / (workers * whole),
         "coordinator_ms": 1e3 * spent / max(1, over.searched),
     }  # fmt: skip
+
+
+def agreement(kernels: int) -> dict[str, float | None]:
+    """Rank correlations: of each arm's earlier times with the true ones, and in the suite of what is known before a search."""
+    ranks = range(1, kernels + 1)
+    true_s = [_each_s(rank) for rank in ranks]
+    rows = [row for row in json.loads(SUITE.read_text())["rows"].values() if row["candidates"]]
+    each_s = [row["elapsed_s"] / row["candidates"] for row in rows]
+    times_us = [sum(case["original_us"] for case in row["cases"]) for row in rows]
+    lengths = [len((ROOT / row["file"]).read_bytes()) for row in rows]
+    found = {arm: spearman(true_s, [_earlier_s(rank, arm) for rank in ranks]) for arm in EARLIER}
+    return found | {
+        "suite, original's time": spearman(each_s, times_us),
+        "suite, length of its text": spearman(each_s, lengths),
+    }
 
 
 def render(arms: dict[str, list[dict[str, float]]]) -> str:
@@ -148,12 +173,16 @@ def main(given: Sequence[str] | None = None) -> int:
     counts = [int(count) for count in options.workers.split(",")]
     arms = {arm: [measure(arm, count, options.kernels) for count in counts] for arm in options.arms.split(",")}
     print(render(arms))
+    agrees = agreement(options.kernels)
+    for name, value in agrees.items():
+        print(f"rank correlation, {name}: {'-' if value is None else f'{value:.2f}'}")
     if options.record:
         record: dict[str, Any] = {
             "schema": "optiml.campaign_scaling/1",
             "command": ["python", "benchmarks/campaign_scaling.py", *(sys.argv[1:] if given is None else given)],
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(),
             "machine": machine(), "kernels": options.kernels, "arms": arms,
+            "rank_correlation": agrees,
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks.bench import Ledger, Place, Progress, Row
 from engine.cluster.connection import (
     Cluster,
-    ClusterRequest,
     ClusterWorker,
     check_alike,
     check_shared,
@@ -28,6 +27,7 @@ from engine.cluster.connection import (
     parse_address,
 )
 from engine.cluster.identity import visible_gpus
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands.bench_row import run_row, stop_row
 from engine.errors import MachineError, UsageError
 from engine.process.wire import MAX_ANSWER, WireError, pack, unpack
@@ -129,7 +129,7 @@ def run(
     finally:
         if running:
             with suppress(MachineError):
-                cluster.ask(stop_row, "", workers=[one.worker for one in running.values()])
+                cluster.ask(stop_row, "", workers=[one.worker.address for one in running.values()])
     return [ledger.progress() for ledger in ledgers]
 
 

@@ -101,8 +101,9 @@ def patched(root: Path, patch: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 def on_each_device(file: str, options: argparse.Namespace) -> dict[str, tuple[float, float, float]]:
     """A kernel's best program, confirmed on each device of this machine alone."""
-    from engine.cluster.connection import ClusterRequest, connect
+    from engine.cluster.connection import connect
     from engine.cluster.links import links
+    from engine.cluster.scheduler import ClusterRequest
     from engine.cuda.load import load_program
     from engine.evaluate.remote import DeviceLost, RemoteEvaluator
     from engine.run.device_service import answer

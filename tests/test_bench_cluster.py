@@ -20,7 +20,8 @@ import pytest
 from benchmarks import bench, cluster_rows, peers
 from benchmarks.tables import TABLES
 from engine import cli
-from engine.cluster.connection import Cluster, ClusterRequest, ClusterWorker
+from engine.cluster.connection import Cluster, ClusterWorker
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands import bench_row
 from engine.errors import UsageError
 from engine.process.cores import shares

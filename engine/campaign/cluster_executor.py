@@ -229,7 +229,7 @@ class ClusterExecutor:
 
     def _ask(self, turns: Sequence[_Turn]) -> None:
         places = {t.attempt: dataclasses.asdict(t.copy.place if t.copy is not None else Place()) for t in turns}
-        workers = [turn.worker for turn in turns if turn.worker is not None]
+        workers = [turn.worker.address for turn in turns if turn.worker is not None]
         answers = self._cluster.ask(report, pack({"attempts": places}), workers=workers)
         for turn in turns:
             assert turn.worker is not None

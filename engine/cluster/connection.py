@@ -1,55 +1,32 @@
 """Connect to the workers that `--cluster` names, check each before work starts, and end what was started.
 
-    with connect(ClusterRequest("local", device="auto")) as cluster:
-        cluster.workers      # ClusterWorker: address, name, identity, its cores
-        cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
-        cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
-        cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
-        cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
-        cluster.dashboard    # address of Dask's dashboard, or ""
-
-`local` starts one worker a GPU of this machine (on a machine without one: by cores), with temporary TLS certificates.
-`tcp://HOST:PORT` and `tls://HOST:PORT` are running schedulers; certificates come from Dask's own configuration.
+with connect(ClusterRequest("local", device="auto")) as cluster:
+    cluster.workers      # ClusterWorker: address, name, identity, its cores
+    cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
+    cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
+    cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
+    cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
+    cluster.dashboard    # address of Dask's dashboard, or ""
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import logging
-import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions, visible_gpus
-from engine.errors import MachineError, UsageError
-from engine.process.cores import ONE_THREAD, shares
-from engine.settings.scratch import scratch_folder
+from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions
+from engine.cluster.scheduler import INSTALL, ClusterRequest, Device, brief, dask_client, parse_address
+from engine.errors import MachineError
+from engine.process.cores import shares
 
-Device = Literal["auto", "gpu", "cpu"]
 T = TypeVar("T", str, bytes)  # what travels: text, or frames of engine/process/wire.py
-_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):(\d{1,5})/?")
-_CORES = 4  # of a worker without a GPU: it compiles, screens and searches. Ours
-_CONNECT_S, _START_S, _CLOSE_S = 10.0, 60.0, 10.0
-_TLS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-_INSTALL = "pip install 'optiml-cuda[cluster]'"
 _MOST_NONCE = 1 << 10
-
-
-@dataclass(frozen=True)
-class ClusterRequest:
-    """Which workers: "local" or a scheduler's address. `count` is how many local ones (None: by GPUs, else by cores)."""
-
-    address: str
-    device: Device = "auto"
-    count: int | None = None
-    gpus: tuple[str, ...] | None = None  # of the local ones, as CUDA_VISIBLE_DEVICES names them; None: those visible
 
 
 @dataclass(frozen=True)
@@ -63,17 +40,6 @@ class ClusterWorker:
     cores: tuple[int, ...]
 
 
-def parse_address(text: str) -> str:
-    """The address that `--cluster` names: "local" or a scheduler's. Raises UsageError."""
-    address = text.strip()
-    match = _ADDRESS.fullmatch(address)
-    if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
-        return address.rstrip("/")
-    raise UsageError(
-        f"invalid cluster '{text[:80]}'", "--cluster", "expected local, tcp://HOST:PORT or tls://HOST:PORT"
-    )
-
-
 class Cluster:
     """A connection. Made by `connect`; calls do not overlap."""
 
@@ -82,6 +48,7 @@ class Cluster:
         self._cores: dict[tuple[str, str], tuple[int, ...]] = {}  # by machine and name
         self._model: tuple[str, ...] | None = None
         self._left_out: set[str] = set()  # addresses of workers that do not fit
+        self._unreadable: list[MachineError] = []  # of workers that cannot say what they are
         self.resource: Mapping[str, int] = {}
         self.workers: tuple[ClusterWorker, ...] = ()
 
@@ -107,16 +74,20 @@ class Cluster:
             retries=0,
         )  # fmt: skip
 
-    def ask(
-        self, function: Callable[..., T], *data: T, workers: Sequence[ClusterWorker] | None = None
-    ) -> dict[str, Any]:
-        """What a quick function answers on each worker now, by address: data, or the exception. Raises MachineError."""
-        addresses = None if workers is None else [worker.address for worker in workers]
-        if addresses == []:
+    def ask(self, function: Callable[..., T], *data: T, workers: Sequence[str] | None = None) -> dict[str, Any]:
+        """What a quick function answers now on the workers of these addresses (None: on all), by address: data, or the exception.
+
+        Raises MachineError.
+        """
+        if workers is not None and not workers:
             return {}
         with self._reached():
-            answers = self.client.run(function, *data, workers=addresses, on_error="return")
+            answers = self.client.run(function, *data, workers=workers, on_error="return")
         return dict(answers) if isinstance(answers, dict) else {}
+
+    def problems(self) -> list[MachineError]:
+        """What forbids work on the workers of the last examination: one reason each."""
+        return [*self._unreadable, *problems(self.workers, self.resource)]
 
     def refresh(self) -> tuple[ClusterWorker, ...]:
         """The workers as they are now. New ones are asked what they are, and left out where they do not fit. Raises MachineError."""
@@ -124,26 +95,23 @@ class Cluster:
         known = [worker for worker in self.workers if worker.address in there]
         new = [address for address in there if address not in {w.address for w in known} | self._left_out]
         for address in new:
-            try:
-                joined = self._described({address: there[address]})
-            except MachineError:  # another version; where the scheduler is gone the next call says so
-                self._left_out.add(address)
-                continue
+            joined, unreadable = self._described({address: there[address]})
             fits = [
                 w
                 for w in joined
                 if self._model in (None, w.identity.model) and not problems([*known, w], self.resource)
             ]
             known += fits
-            if joined and not fits:
+            if unreadable or (joined and not fits):
                 self._left_out.add(address)
         if new or len(known) < len(self.workers):
             self.workers = self._with_cores(known)
         return self.workers
 
     def examine(self) -> tuple[ClusterWorker, ...]:
-        """Every worker as it is, whether it can be used or not. Raises MachineError where one has no or another OptiML."""
-        self.workers = self._with_cores(self._described(self._listed()))
+        """Every worker as it is, whether it can be used or not; see `problems`. Raises MachineError where the scheduler is gone."""
+        found, self._unreadable = self._described(self._listed())
+        self.workers = self._with_cores(found)
         self.resource = _resource(self._device, self.workers)
         return self.workers
 
@@ -158,23 +126,26 @@ class Cluster:
             found = self.client.scheduler_info(n_workers=-1).get("workers", {})
         return dict(found)
 
-    def _described(self, there: Mapping[str, Any]) -> list[ClusterWorker]:
-        with self._reached():
-            answers = self.client.run(describe, workers=list(there), on_error="return")
-        found = []
-        for address, said in sorted(dict(answers).items()):
+    def _described(self, there: Mapping[str, Any]) -> tuple[list[ClusterWorker], list[MachineError]]:
+        """What workers say they are, and what is wrong with those that cannot say it; one that has ended is in neither."""
+        answers = self.ask(describe, workers=list(there))
+        found, unreadable = [], []
+        for address, said in sorted(answers.items()):
             name = str(there[address].get("name", address))
-            if isinstance(said, ImportError):
-                raise MachineError(
-                    "lacks optiml-cuda, or has another version of it", f"worker {name}", f"install it there: {_INSTALL}"
-                )
             if isinstance(said, OSError):
                 continue  # it ended since it was listed
-            identity = read_identity(said if isinstance(said, str) else None, f"worker {name}")
-            _same_versions(identity, name)
-            resources = there[address].get("resources") or {}
-            found.append(ClusterWorker(address, name, identity, {str(k): float(v) for k, v in resources.items()}, ()))
-        return sorted(found, key=lambda worker: _natural(worker.name))
+            if isinstance(said, BaseException):  # of whatever kind Dask makes of an import that fails there
+                what = f"lacks optiml-cuda, or has another version of it ({brief(said)})"
+                unreadable.append(MachineError(what, f"worker {name}", f"install it there: {INSTALL}"))
+                continue
+            resources = {str(k): float(v) for k, v in (there[address].get("resources") or {}).items()}
+            try:
+                identity = read_identity(said, f"worker {name}")
+            except MachineError as error:
+                unreadable.append(error)
+            else:
+                found.append(ClusterWorker(address, name, identity, resources, ()))
+        return sorted(found, key=lambda worker: _natural(worker.name)), unreadable
 
     def _with_cores(self, workers: Sequence[ClusterWorker]) -> tuple[ClusterWorker, ...]:
         """The workers with their shares of cores: those that may use the same ones of a machine divide them; a share stays a name's."""
@@ -200,9 +171,10 @@ class Cluster:
             yield
         except (OSError, TimeoutError) as error:
             raise self.lost() from error
-        except RuntimeError as error:  # Dask's own of a client whose scheduler is gone
+        except Exception as error:  # Dask's own of a client whose scheduler is gone, or of what it cannot read
             if self.client.status == "running":
-                raise
+                do = "install the same versions of optiml-cuda and Dask on all, and see the workers' logs"
+                raise MachineError(f"Dask failed: {brief(error)}", self.address, do) from error
             raise self.lost() from error
 
     def lost(self) -> MachineError:
@@ -217,25 +189,14 @@ def connect(request: ClusterRequest, *, check: bool = True) -> Iterator[Cluster]
     Raises UsageError for an address that is none, MachineError: Dask is not installed, the scheduler is not there, versions differ,
     a worker has no GPU or one that another process uses, workers share a GPU.
     """
-    address = parse_address(request.address)
-    distributed = _distributed()
-    with ExitStack() as held:
-        held.enter_context(_quiet())
-        target: Any = address
-        security: Any = None
-        if address == "local":
-            target = held.enter_context(_local(distributed, request))
-            security = target.security
-        elif address.startswith("tls://"):
-            security = _security(distributed)
-        client = _client(distributed, target, address, security)
-        held.callback(_closed, client)
-        cluster = Cluster(client, address, request.device)
-        wanted = len(target.worker_spec) if address == "local" else 1
-        _await_workers(client, wanted, address)
+    with dask_client(request) as client:
+        cluster = Cluster(client, parse_address(request.address), request.device)
         cluster.examine()
-        if check and (wrong := problems(cluster.workers, cluster.resource)):
+        wrong = cluster.problems()
+        if check and wrong:
             raise wrong[0]
+        if not cluster.workers and not wrong:
+            raise MachineError("the scheduler has no workers left", cluster.address, "see their logs")
         yield cluster
 
 
@@ -249,6 +210,9 @@ def _problem(
     worker: ClusterWorker, resource: Mapping[str, int], seen: dict[tuple[str, str], str]
 ) -> MachineError | None:
     where, gpu = f"worker {worker.name} on {worker.identity.host}", worker.identity.gpu
+    if differ := _versions_differ(worker.identity):
+        what, do = differ
+        return MachineError(what, where, do)
     for name, amount in resource.items():
         if worker.resources.get(name, 0) < amount:
             do = f"start it with: dask worker --nthreads 1 --resources {name}={amount}"
@@ -326,100 +290,6 @@ def read_nonce(path: str) -> str:
     return ""
 
 
-def _distributed() -> Any:
-    try:
-        # Loads Tornado and the scheduler: half a second that no other command needs.
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        raise MachineError(f"Dask is missing ({error.name or error})", "--cluster", _INSTALL) from None
-
-
-def _security(distributed: Any) -> Any:
-    try:
-        security = distributed.Security(require_encryption=True)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"invalid TLS settings of Dask: {error}", "distributed.comm.tls", "correct them") from None
-    for name in _TLS:
-        value = getattr(security, name)
-        key = "distributed.comm.tls." + name.removeprefix("tls_").replace("_", "." if "client" in name else "-")
-        if not value:
-            do = f"set the PEM file in Dask's configuration, or in DASK_{key.upper().replace('.', '__').replace('-', '_')}"
-            raise UsageError(f"tls:// needs {key}", "--cluster", do)
-        if "\n" not in value and not os.access(value, os.R_OK):
-            raise UsageError("cannot be read", f"{value} ({key})", "give a readable PEM file")
-    return security
-
-
-@contextmanager
-def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
-    """Workers of this machine: a process for each, which a nanny of this process starts again where it ends."""
-    gpus = request.gpus
-    if gpus is None:
-        gpus = () if request.device == "cpu" else visible_gpus()
-    if request.device == "gpu" and not gpus:
-        raise MachineError("no NVIDIA GPU found", "--cluster local", "use --device cpu to screen and predict")
-    if gpus and request.count is not None:
-        if request.count > len(gpus):
-            raise UsageError(f"{request.count} workers requested, but {len(gpus)} GPUs are visible", "--workers")
-        gpus = gpus[: request.count]
-    count = len(gpus) or request.count or max(1, len(os.sched_getaffinity(0)) // _CORES)
-    try:
-        security = distributed.Security.temporary()
-    except ImportError:
-        raise MachineError("the package cryptography is missing", "--cluster local", _INSTALL) from None
-    with scratch_folder() as scratch:
-        common = {
-            "nthreads": 1, "resources": {"GPU" if gpus else "CPU_SLOT": 1}, "local_directory": str(scratch), "memory_limit": 0,
-            "security": security, "protocol": "tls://", "host": "127.0.0.1", "silence_logs": logging.CRITICAL, "dashboard": False,
-            "preload": [], "preload_nanny": [], "lifetime": None,
-        }  # fmt: skip
-        workers = {}
-        for number in range(count):
-            environment = {**ONE_THREAD, **({"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {})}
-            workers[number] = {"cls": distributed.Nanny, "options": {**common, "env": environment}}
-        scheduler = {
-            "cls": distributed.Scheduler,
-            "options": {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security,
-                        "dashboard_address": "127.0.0.1:0"},
-        }  # fmt: skip
-        with _started("--cluster local"):
-            cluster = distributed.SpecCluster(
-                workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL, name="optiml"
-            )
-        try:
-            yield cluster
-        finally:
-            with suppress(Exception):  # whatever state it is in, its processes end with this one
-                cluster.close(timeout=_CLOSE_S)
-
-
-def _client(distributed: Any, target: Any, address: str, security: Any) -> Any:
-    with _started(address):
-        return distributed.Client(target, timeout=_CONNECT_S, security=security, set_as_default=False)
-
-
-@contextmanager
-def _started(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, TimeoutError, RuntimeError) as error:
-        if where.startswith("-"):
-            raise MachineError(f"the workers cannot be started: {_brief(error)}", where) from None
-        do = "start it with 'dask scheduler', or check host and port"
-        raise MachineError(f"no scheduler answers: {_brief(error)}", where, do) from None
-
-
-def _await_workers(client: Any, count: int, address: str) -> None:
-    until = time.monotonic() + (_START_S if address == "local" else _CONNECT_S)
-    try:
-        client.wait_for_workers(count, timeout=max(0.0, until - time.monotonic()))
-    except (TimeoutError, OSError):
-        if address == "local":
-            raise MachineError("the workers did not start in time", "--cluster local", "run 'optiml doctor'") from None
-        do = "start workers with: dask worker SCHEDULER --nthreads 1 --resources GPU=1"
-        raise MachineError("the scheduler has no workers", address, do) from None
-
-
 def _resource(device: Device, workers: Sequence[ClusterWorker]) -> dict[str, int]:
     """What a task takes of a worker: a GPU where one is asked for, or where any worker offers one."""
     if device == "gpu" or (device == "auto" and any(worker.resources.get("GPU", 0) for worker in workers)):
@@ -427,20 +297,18 @@ def _resource(device: Device, workers: Sequence[ClusterWorker]) -> dict[str, int
     return {"CPU_SLOT": 1}
 
 
-def _same_versions(identity: Identity, name: str) -> None:
-    here = dict(versions())
+def _versions_differ(identity: Identity) -> tuple[str, str] | None:
+    """What differs from the versions here, and what to do; None where nothing does."""
+    here, same = dict(versions()), "install the same version on both"
     for package, version in identity.versions:
         if here.get(package, version) != version:
-            do = "install the same version on both"
-            if package == COMPILER:
-                do += ", or have both compile with the same one: OPTIML_CUDA=12 or 13"
-            raise MachineError(
-                f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", f"worker {name}", do
+            do = (
+                f"{same}, or have both compile with the same one: OPTIML_CUDA=12 or 13" if package == COMPILER else same
             )
+            return f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", do
     if missing := sorted(set(here) - {package for package, _ in identity.versions}):
-        raise MachineError(
-            f"does not report its version of {missing[0]}", f"worker {name}", "install the same version on both"
-        )
+        return f"does not report its version of {missing[0]}", same
+    return None
 
 
 def _machine(worker: ClusterWorker) -> str:
@@ -449,26 +317,3 @@ def _machine(worker: ClusterWorker) -> str:
 
 def _natural(name: str) -> tuple[int, str]:
     return int(name) if name.isdecimal() else -1, name
-
-
-def _closed(client: Any) -> None:
-    with suppress(Exception):  # the scheduler may be gone, and there is nobody to tell
-        client.close(timeout=_CLOSE_S)
-
-
-def _brief(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Dask's own messages: what matters of them is said in errors."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "bokeh", "tornado")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

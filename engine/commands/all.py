@@ -19,7 +19,13 @@ from engine.commands.optimize import check_machine, machine_of, parse_budget
 from engine.commands.options import parse_proposers
 from engine.errors import UsageError
 from engine.report.campaign_end import print_campaign
-from engine.report.device_table import of_campaigns, plain, print_device_table
+from engine.report.device_table import (
+    CampaignDispatch,
+    of_campaigns,
+    plain,
+    print_campaign_dispatch,
+    print_device_table,
+)
 from engine.report.safe_text import clean
 from engine.report.terminal import Live
 
@@ -76,8 +82,11 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
             root, budget.seconds, arguments.least, arguments.seed, proposers, command, budget.interrupt, each
         )
         ends: Sequence[CampaignEnd]
+        dispatch = CampaignDispatch()
         if arguments.cluster is not None:  # Dask is loaded for those who ask for it
-            ends = importlib.import_module("engine.commands.all_on_cluster").search(arguments, request, surveyed)
+            ends, dispatch = importlib.import_module("engine.commands.all_on_cluster").search(
+                arguments, request, surveyed
+            )
         else:
             machine = machine_of(arguments)
             held.callback(machine.close)
@@ -101,13 +110,18 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
         else:
             kernels = [dataclasses.asdict(kernel) for kernel in end.kernels]
             patch = str(end.patch) if end.patch else None
-            found = {"schema": SCHEMA, "kernels": kernels, "patch": patch, "notes": said}
+            found: dict[str, object] = {"schema": SCHEMA, "kernels": kernels, "patch": patch, "notes": said}
             if best:
-                found |= {"device": end.device, "best_per_device": plain(best)}
+                found |= {
+                    "device": end.device,
+                    "best_per_device": plain(best),
+                    "device_dispatch": dataclasses.asdict(dispatch),
+                }
             # Events before it are lines; so is the result then.
             sys.stdout.write(json.dumps(found, indent=None if arguments.cluster else 2) + "\n")
     if best and text:
         print_device_table(best)
+        print_campaign_dispatch(dispatch, root)
 
 
 def check_cluster(arguments: argparse.Namespace) -> None:

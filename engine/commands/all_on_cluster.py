@@ -12,16 +12,20 @@ from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
 from engine.campaign.cluster_executor import ClusterExecutor, check_sent
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed, names_of
+from engine.cluster.connection import Cluster, check_alike, check_shared, connect, mixed, names_of
+from engine.cluster.scheduler import ClusterRequest
+from engine.commands.device_dispatch import dispatch_of_campaign
 from engine.report.campaign_progress import CampaignProgress
+from engine.report.device_table import CampaignDispatch
 from engine.run.machine import Machine, make_machine
 from engine.settings.folders import ignore_folder, trust_domain
 
 
 def search(
     arguments: argparse.Namespace, request: CampaignRequest, surveyed: Callable[[Machine], Survey | None]
-) -> Sequence[CampaignEnd]:
-    """The campaign, or one for each kind of device, over the kernels that are `surveyed` once the workers were looked at.
+) -> tuple[Sequence[CampaignEnd], CampaignDispatch]:
+    """The campaign, or one for each kind of device with what selects between these, over the kernels that are `surveyed` once the
+    workers were looked at.
 
     Raises UsageError, MachineError, before work starts where that shows then.
     """
@@ -63,7 +67,10 @@ def search(
                     ends.append(run_campaign(replace(request, device=device), executor, survey))
             finally:
                 executor.close()
-        return ends
+        if len(ends) < 2 or request.interrupt.asked:
+            return ends, CampaignDispatch()
+        archs = {names[model]: gpu.arch for model, some in models.items() if (gpu := some[0].identity.gpu) is not None}
+        return ends, dispatch_of_campaign(arguments, request.root, ends, machine, archs)
 
 
 def _warn(cluster: Cluster) -> None:

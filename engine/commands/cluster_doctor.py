@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from engine.cluster.connection import Cluster, ClusterRequest, ClusterWorker, connect, mixed, problems
+from engine.cluster.connection import Cluster, ClusterWorker, connect, mixed
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands.options import print_json
 from engine.report.console import Console
 from engine.report.safe_text import clean
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(cluster: Cluster, *, as_json: bool) -> int:
     """Print what each worker is; the exit code."""
-    wrong = [str(error) for error in problems(cluster.workers, cluster.resource)]
+    wrong = [str(error) for error in cluster.problems()]
     models = len(mixed(cluster.workers))
     notes = []
     if models > 1:
@@ -59,8 +60,12 @@ def _print(workers: Sequence[ClusterWorker], said: Sequence[str]) -> None:
         table.add_row(*(Text(clean(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
-    for versions in dict.fromkeys(worker.identity.versions for worker in workers):  # one: others were refused
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for worker in workers:
+        alike.setdefault(worker.identity.versions, []).append(worker.name)
+    for versions, names in alike.items():
+        who = "every worker has" if len(alike) == 1 else f"worker {', '.join(names)}:"
         held = ", ".join(f"{package} {version or 'missing'}" for package, version in versions)
-        console.print(Text(clean(f"every worker has {held}")))
+        console.print(Text(clean(f"{who} {held}")))
     for sentence in said:
         console.print(Text(clean(sentence)))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.campaign.campaign import FOLDER, CampaignEnd
+from engine.campaign.combined_patch import combine
+from engine.campaign.queue import Queued
+from engine.capture.recorded_spec import recorded_spec
 from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError
 from engine.model import Program
-from engine.report.device_table import DispatchEnd
-from engine.report.run_folder import read_run, suggested
+from engine.report.device_table import CampaignDispatch, DispatchEnd, KernelDispatch
+from engine.report.run_folder import read_result, read_run, suggested
 from engine.run.device_dispatch import Variant
 from engine.run.device_dispatch_check import DispatchRequest, device_dispatch
-from engine.run.machine import make_machine
+from engine.run.machine import Machine, make_machine
+from engine.run.ready_spec import SpecMaker
 from engine.run.result import OptimizationResult
 from engine.settings.config import load_config
 from engine.settings.folders import write_files
@@ -55,6 +60,45 @@ def dispatch_of(arguments: argparse.Namespace, searched: Sequence[Searched], *, 
     if patch is not None or folder.exists():
         write_files(folder, {PATCH: patch})
     return end
+
+
+def dispatch_of_campaign(
+    arguments: argparse.Namespace, root: Path, ends: Sequence[CampaignEnd], machine: Machine, archs: Mapping[str, str]
+) -> CampaignDispatch:
+    """The same for every kernel of a campaign for each kind of device that has a suggestion on one, and one patch of all.
+
+    `machine` is this one; `archs` are the kinds' architectures, by name.
+    """
+    kernels: dict[tuple[str, str], list[tuple[str, Queued]]] = {}
+    for end in ends:
+        for kernel in end.kernels:
+            kernels.setdefault((kernel.file, kernel.kernel), []).append((end.device, kernel))
+    found: list[KernelDispatch] = []
+    for (file, name), kinds in kernels.items():
+        if all(kernel.speedup is None for _, kernel in kinds):
+            continue
+        try:
+            ready = SpecMaker(root, machine.box, recorded=recorded_spec).ready(root / file, name)
+            spec = ready.spec, ready.spec_path
+            searched = [
+                Searched(device, archs[device], "measured", _result(kernel), Path(kernel.folder), root, spec)
+                for device, kernel in kinds
+                if kernel.state == "done" and kernel.folder
+            ]
+            dispatch = dispatch_of(arguments, searched, interrupted=False)
+        except OptimlError as error:
+            dispatch = DispatchEnd(reason=str(error))
+        found.append(KernelDispatch(file, name, dispatch))
+    patches = [(each.kernel, Path(each.dispatch.patch), each.dispatch.files) for each in found if each.dispatch.patch]
+    data, notes = combine(root, patches) if patches else (b"", ())
+    path = root / ".optiml" / FOLDER / PATCH
+    if data or path.parent.exists():
+        write_files(path.parent, {PATCH: data or None})
+    return CampaignDispatch(tuple(found), str(path) if data else "", notes)
+
+
+def _result(kernel: Queued) -> OptimizationResult:
+    return read_result(Path(kernel.folder), {"result.json": (OptimizationResult,)})
 
 
 def _checked(

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect, mixed, names_of
+from engine.cluster.connection import Cluster, check_alike, connect, mixed, names_of
 from engine.cluster.links import Links, links
+from engine.cluster.scheduler import ClusterRequest
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
 from engine.evaluate.remote import DeviceLost, RemoteEvaluator
@@ -38,7 +39,8 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
     """
     check_workers(arguments)
     with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
-        check_alike(cluster.workers, "exclude some, or add --per-device for one search per kind")
+        each = ", or add --per-device for one search per kind" if hasattr(arguments, "per_device") else ""
+        check_alike(cluster.workers, f"exclude some{each}")
         with links(cluster, answer, DeviceLost) as found:
             yield _machine(arguments, cluster, found)
 

@@ -76,6 +76,17 @@ def launch_statement(unit: Unit, site: LaunchSite) -> Node | None:
     return node
 
 
+def selected(data: bytes, statement: Node, branches: Sequence[tuple[str, Sequence[str]]]) -> Edit:
+    """The statement replaced by a selection: conditions with the lines that each stands for; one without condition is the last."""
+    margin = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode()
+    lines: list[str] = []
+    for condition, body in branches:
+        lines.append(("} else " if lines else "") + (f"if ({condition}) {{" if condition else "{"))
+        lines += [f"    {line}" for line in body]
+    text = f"\n{margin if not margin.strip() else ''}".join([*lines, "}"])
+    return Edit(Span(statement.start_byte, statement.end_byte), text)
+
+
 def relaunch(
     program: Program,
     launches: Sequence[LaunchSite],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +14,7 @@ from engine.model import Guardrail
 from engine.predicted_number import approximate
 from engine.report.console import Console
 from engine.report.safe_text import clean
+from engine.report.terminal import how_to_take
 from engine.run.device_dispatch_check import DeviceBranch
 
 
@@ -39,7 +41,39 @@ class DispatchEnd:
     reason: str = ""
 
 
-def print_device_dispatch(end: DispatchEnd) -> None:
+@dataclass(frozen=True)
+class KernelDispatch:
+    """One kernel of a campaign."""
+
+    file: str
+    kernel: str
+    dispatch: DispatchEnd
+
+
+@dataclass(frozen=True)
+class CampaignDispatch:
+    """Every kernel with a suggestion on some kind of device, the patch of all ("": there is none), and what it leaves out."""
+
+    kernels: tuple[KernelDispatch, ...] = ()
+    patch: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def print_campaign_dispatch(end: CampaignDispatch, root: Path) -> None:
+    """A sentence a kernel, and how to take the patch of all."""
+    for each in end.kernels:
+        print_device_dispatch(each.dispatch, f"{each.file}:{each.kernel}: ")
+    console = Console(highlight=False)
+    for note in end.notes:
+        console.print(Text(f"Note: {clean(note)}"))
+    if end.patch:
+        console.print(
+            Text(f"All that select by device, each checked separately. {how_to_take(Path(end.patch), root)}"),
+            soft_wrap=True,
+        )
+
+
+def print_device_dispatch(end: DispatchEnd, of: str = "") -> None:
     """One sentence: the patch that selects by device, or why there is none."""
     said = f"No dispatch by device: {end.reason}."
     if end.patch:
@@ -48,7 +82,7 @@ def print_device_dispatch(end: DispatchEnd) -> None:
             f"; not checked: {g.name} ({g.detail})" for g in end.guardrails if g.verdict == "not checked"
         )
         said = f"{end.patch} selects by compute capability at run time: {kernels}, the original on other devices{unchecked}."
-    Console(highlight=False).print(Text(clean(said)), soft_wrap=True)
+    Console(highlight=False).print(Text(clean(of + said)), soft_wrap=True)
 
 
 def of_campaigns(ends: Sequence[CampaignEnd]) -> list[DeviceBest]:

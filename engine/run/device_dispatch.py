@@ -18,7 +18,7 @@ from engine.cuda.definitions import declarators
 from engine.cuda.edit import apply
 from engine.cuda.items import Item, items_of, pieces_of
 from engine.cuda.kernel import Edit, LaunchSite, Span, Unit
-from engine.cuda.launch import hidden_launch, launch_statement, sites
+from engine.cuda.launch import hidden_launch, launch_statement, selected, sites
 from engine.cuda.parse import parse, text, walk
 from engine.errors import RefusedError, SourceError
 from engine.model import Program
@@ -311,7 +311,8 @@ class _Part:
 
 def _joined(before: _Text, parts: Sequence[_Part], guarded: frozenset[int]) -> DeviceDispatch:
     everywhere = (before.program, *(p.after.program for p in parts))
-    helpers = _fresh(["optiml_capability", "optiml_compiled_for"], "", everywhere)
+    others = any("__global__" in _words(i) and before.kernel not in i.defines for i in before.items)
+    helpers = _fresh(["optiml_capability", "optiml_compiled_for"], before.kernel if others else "", everywhere)
     capability, compiled = helpers["optiml_capability"], helpers["optiml_compiled_for"]
     functions = [_CAPABILITY.replace("NAME", capability)]
     functions += [_COMPILED.replace("NAME", compiled)] if guarded else []
@@ -327,10 +328,7 @@ def _joined(before: _Text, parts: Sequence[_Part], guarded: frozenset[int]) -> D
         first = next((i for i in before.items if i.word == "include" and not i.conditional), before.items[0])
         edits.append(Edit(Span(first.span.start, first.span.start), "\n".join(includes) + "\n"))
     for index, (_, statement) in enumerate(before.launches):
-        start = before.data.rfind(b"\n", 0, statement.start_byte) + 1
-        margin = before.data[start : statement.start_byte].decode()
-        margin = margin if not margin.strip() else ""
-        lines: list[str] = []
+        branches: list[tuple[str, Sequence[str]]] = []
         for part in parts:
             condition = f"{capability}() == {part.capability}"
             if part.capability in guarded:
@@ -338,10 +336,8 @@ def _joined(before: _Text, parts: Sequence[_Part], guarded: frozenset[int]) -> D
                 called = f"{site.kernel}<{site.template_args}>" if site.template_args else site.kernel
                 called = part.host(part.after.launches[index][1], called)
                 condition += f" && {compiled}({called}, {part.capability})"
-            lines.append(f"{'} else ' if lines else ''}if ({condition}) {{")
-            lines += [f"    {line}" for line in part.statements[index]]
-        lines += ["} else {", f"    {text(statement)}", "}"]
-        edits.append(Edit(Span(statement.start_byte, statement.end_byte), f"\n{margin}".join(lines)))
+            branches.append((condition, part.statements[index]))
+        edits.append(selected(before.data, statement, [*branches, ("", [text(statement)])]))
     try:
         program = before.program.replace({before.path: apply(before.program.data, edits)})
     except SourceError as error:

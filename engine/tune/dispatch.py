@@ -15,7 +15,7 @@ from engine.compile.cubin import Cubin
 from engine.cuda.definitions import declarators
 from engine.cuda.edit import apply
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
-from engine.cuda.launch import hidden_launch, launch_statement, sites
+from engine.cuda.launch import hidden_launch, launch_statement, selected, sites
 from engine.cuda.parse import parse, walk
 from engine.cuda.parse import text as text_of
 from engine.errors import RefusedError, SourceError
@@ -207,11 +207,7 @@ class _Writer:
         head = ", ".join(f"int {n}" for n in used)
         edits.append(Edit(Span(kernel.span.start, kernel.span.start), f"template <{head}>\n"))
         edits += [Edit(self.line(node), "") for node in moved]
-        edits.append(
-            Edit(
-                Span(statement.start_byte, statement.end_byte), self.branches(selection, kernel, used, statement, moved)
-            )
-        )
+        edits.append(self.branches(selection, kernel, used, statement, moved))
         arguments = ", ".join(str(general[n]) for n in used)
         files = {self.path: edits}
         place, change = self.declared(kernel, f"{self.spec.steps[0].kernel}<{arguments}>")
@@ -273,24 +269,21 @@ class _Writer:
 
     def branches(
         self, selection: Selection, kernel: Kernel, used: Sequence[str], statement: Node, moved: Sequence[Node]
-    ) -> str:
-        start = self.unit.data.rfind(b"\n", 0, statement.start_byte) + 1
-        outer = self.unit.data[start : statement.start_byte].decode()
-        outer = outer if not outer.strip() else ""
-        lines: list[str] = []
-        for k, branch in enumerate(selection.branches):
-            condition = f"if ({selection.key} < {branch.high}) " if branch.high is not None else ""
-            lines.append(f"{'} else ' if k else ''}{condition}{{")
+    ) -> Edit:
+        """The launch of the instance for each range of the key."""
+        found: list[tuple[str, list[str]]] = []
+        for branch in selection.branches:
             instance = f"{kernel.name}<{', '.join(str(branch.values[n]) for n in used)}>"
+            lines: list[str] = []
             for node in (*moved, statement):
                 text = _one_line(node)
                 if node is statement:
                     text = re.sub(rf"\b{kernel.name}\b(?=\s*<<<)", instance, text)
                 for name, value in branch.values.items():
                     text = re.sub(rf"\b{name}\b", str(value) if value >= 0 else f"({value})", text)
-                lines.append(f"    {text}")
-        lines.append("}")
-        return f"\n{outer}".join(lines)
+                lines.append(text)
+            found.append((f"{selection.key} < {branch.high}" if branch.high is not None else "", lines))
+        return selected(self.unit.data, statement, found)
 
     # ---- the constants
 

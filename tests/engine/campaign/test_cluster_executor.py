@@ -297,7 +297,8 @@ def test_different_devices_are_refused_or_searched_apart(tmp_path: Path, monkeyp
     assert not surveys  # which takes minutes for a large repository
     arguments.per_device = True
     arguments.device = "gpu"  # the workers': here is none
-    ends = all_on_cluster.search(arguments, request, surveyed)
+    ends, dispatch = all_on_cluster.search(arguments, request, surveyed)
+    assert dispatch == device_table.CampaignDispatch()  # no kernel has a suggestion
     assert [[k.state for k in end.kernels] for end in ends] == [["done"] * 2] * 2
     assert [(row.kernel, row.device) for row in device_table.of_campaigns(ends)] == [
         (name, end.device) for end in ends for name in ("k0", "k1")

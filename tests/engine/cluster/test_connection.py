@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import json
 import os
+import re
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.cluster import connection
+from engine.cluster import connection, scheduler
 from engine.cluster.connection import (
-    ClusterRequest,
     check_alike,
     check_shared,
     connect,
-    parse_address,
     problems,
 )
 from engine.cluster.identity import describe, read_identity, visible_gpus
+from engine.cluster.scheduler import ClusterRequest, parse_address
 from engine.errors import MachineError, OptimlError, UsageError
 from tests.engine.cluster.workers import H200, Client, cluster, identity, worker
 
@@ -53,15 +59,55 @@ def test_other_addresses_are_wrong_use(text: str) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(scheduler, "_CONNECT_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with (
-            pytest.raises(MachineError, match="no scheduler answers") as caught,
+            pytest.raises(MachineError, match=r"no scheduler answers: (Connection refused|nothing)") as caught,
             connect(ClusterRequest(address)),
         ):
             pass
+    assert caught.value.where == address
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (
+            None,
+            "no scheduler answers: nothing within 1 s",
+        ),  # a port of HTTP, or of a scheduler with TLS, waits for its client
+        (b"", "no scheduler answers: "),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "something other than a Dask scheduler answers"),
+        (b"220 mail.example.org ESMTP\r\n", "something other than a Dask scheduler answers"),
+        (bytes(range(8)) * 8, "something other than a Dask scheduler answers"),
+    ],
+)
+def test_a_port_of_something_else_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, greeting: bytes | None, said: str
+) -> None:
+    """It was an internal error after 24 s, or no end at all."""
+    monkeypatch.setattr(scheduler, "_CONNECT_S", 1.0)
+
+    def greet(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                other, _ = listening.accept()
+                held.callback(other.close)
+                if greeting is not None:
+                    other.sendall(greeting)
+                if not greeting and greeting is not None:
+                    other.close()
+
+    with ExitStack() as held:
+        listening = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=greet, args=(listening,), daemon=True).start()
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(MachineError, match=said) as caught, connect(ClusterRequest(address)):
+            pass
+        listening.shutdown(socket.SHUT_RDWR)
     assert caught.value.where == address
     assert "\n" not in str(caught.value)
 
@@ -81,6 +127,13 @@ def test_tls_needs_certificates_that_can_be_read(monkeypatch: pytest.MonkeyPatch
         (tmp_path / "ca.pem").write_text("x")
         with (
             pytest.raises(UsageError, match=r"needs distributed\.comm\.tls\.client\.cert"),
+            connect(ClusterRequest("tls://a:1")),
+        ):
+            pass
+        client = {f"distributed.comm.tls.client.{part}": str(tmp_path / "ca.pem") for part in ("cert", "key")}
+        with (
+            dask.config.set(client),
+            pytest.raises(UsageError, match="invalid certificate files: "),
             connect(ClusterRequest("tls://a:1")),
         ):
             pass
@@ -133,15 +186,26 @@ def test_devices_that_cannot_be_compared_are_named(other: object, said: str) -> 
     assert str(caught.value).endswith("use --per-device")
 
 
-def test_versions_that_differ_are_named() -> None:
-    there = (("python", "3.11"), ("optiml-cuda", "0.0.9"))
-    with pytest.raises(MachineError, match=r"worker 0: optiml-cuda is 0\.0\.9 there and 0\.1\.0 here"):
-        cluster(worker("0", versions=(*(v for v in identity().versions if v[0] != "optiml-cuda"), there[1]))).examine()
-    cuda12 = (*(v for v in identity().versions if v[0] != "CUDA"), ("CUDA", "nvidia-cuda-nvrtc-cu12 12.9.86"))
-    with pytest.raises(MachineError, match=r"CUDA is nvidia-cuda-nvrtc-cu12 12\.9\.86 there and .*OPTIML_CUDA=12"):
-        cluster(worker("0", versions=cuda12)).examine()
-    with pytest.raises(MachineError, match="does not report its version of"):
-        cluster(worker("0", versions=())).examine()
+@pytest.mark.parametrize(
+    ("package", "there", "said"),
+    [
+        ("optiml-cuda", "0.0.9", r"worker 0 on node: optiml-cuda is 0\.0\.9 there and 0\.1\.0 here; install the same"),
+        ("distributed", "2020.1", r"worker 0 on node: distributed is 2020\.1 there and "),
+        ("python", "3.9", r"worker 0 on node: python is 3\.9 there and "),
+        (
+            "CUDA",
+            "nvidia-cuda-nvrtc-cu12 12.9.86",
+            r"CUDA is nvidia-cuda-nvrtc-cu12 12\.9\.86 there and .*OPTIML_CUDA=12",
+        ),
+        ("CUDA", None, "does not report its version of CUDA"),
+    ],
+)
+def test_versions_that_differ_are_named(package: str, there: str | None, said: str) -> None:
+    others = tuple(v for v in identity().versions if v[0] != package)
+    found = cluster(worker("0", versions=others if there is None else (*others, (package, there))))
+    found.examine()
+    (problem,) = found.problems()
+    assert re.search(said, str(problem))
 
 
 def test_an_identity_tells_which_cuda_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +218,47 @@ def test_an_identity_tells_which_cuda_compiles(monkeypatch: pytest.MonkeyPatch) 
     assert said["12"] == "" or said["12"].startswith("nvidia-cuda-nvrtc-cu12 12.")
 
 
-def test_a_worker_without_optiml_is_told_what_to_install() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        ModuleNotFoundError("No module named 'engine'"),
+        Exception("ModuleNotFoundError(\"No module named 'engine'\")"),  # what Dask makes of it
+        AttributeError("no describe"),
+    ],
+)
+def test_a_worker_without_optiml_is_told_what_to_install(said: Exception) -> None:
+    found = cluster(worker("0"), worker("1"))
+    found.client.answers = {"tcp://0": said, "tcp://1": json.dumps(dataclasses.asdict(identity(H200)))}
+    assert [w.name for w in found.examine()] == ["1"]
+    (problem,) = found.problems()
+    assert str(problem).startswith("worker 0: lacks optiml-cuda, or has another version of it (")
+    assert str(problem).endswith("; install it there: pip install 'optiml-cuda[cluster]'")
+
+
+def test_an_answer_that_dask_cannot_read_is_one_sentence() -> None:
+    """An exception on a worker whose traceback cannot travel was an internal error."""
     found = cluster(worker("0"))
-    found.client.answers = {"tcp://0": ModuleNotFoundError("No module named 'engine'")}
-    with pytest.raises(MachineError, match="worker 0: lacks optiml-cuda"):
+    found.client.error = AssertionError()
+    with pytest.raises(
+        MachineError, match=r"tcp://scheduler:8786: Dask failed: AssertionError; install the same versions"
+    ):
         found.examine()
+
+
+def test_workers_that_all_end_before_they_are_asked_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cluster(worker("0"))
+    found.client.answers = {"tcp://0": OSError("gone")}
+
+    @contextmanager
+    def client(request: ClusterRequest) -> Iterator[Client]:
+        yield found.client
+
+    monkeypatch.setattr(connection, "dask_client", client)
+    with (
+        pytest.raises(MachineError, match="the scheduler has no workers left"),
+        connect(ClusterRequest("tcp://scheduler:8786")),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("said", [None, 5, "", "{", "[]", '{"host": 3}', "x" * (1 << 21), '{"host": "a", "extra": 1}'])
@@ -240,6 +340,15 @@ def test_gpus_follow_the_visible_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         assert visible_gpus() == found
 
 
+def test_more_workers_than_the_cores_can_have_are_wrong_use() -> None:
+    """The command never came to an end."""
+    with (
+        pytest.raises(UsageError, match="99999999 workers requested, but this machine has"),
+        connect(ClusterRequest("local", "cpu", 99_999_999)),
+    ):
+        pass
+
+
 def test_local_workers_live() -> None:
     """Start, ask, share, lose and get back a worker; and nothing is left behind."""
     with connect(ClusterRequest("local", "cpu", 2)) as found:
@@ -249,6 +358,9 @@ def test_local_workers_live() -> None:
         check_shared(found, Path.cwd())
         first, second = found.workers
         assert found.submit(connection.read_nonce, "/nowhere", second).result(30) == ""
+        tls = found.client.security.get_connection_args("client")
+        with pytest.raises(MachineError, match=r"is the address of a Dask worker; give the scheduler's"):
+            scheduler.check_scheduler(importlib.import_module("distributed"), second.address, tls)
         os.kill(first.identity.pid, signal.SIGKILL)
         until = time.monotonic() + 60
         while time.monotonic() < until and (

@@ -43,6 +43,8 @@ class Client:
     def run(
         self, function: Callable[..., str], *text: str, workers: Any = None, on_error: str = ""
     ) -> dict[str, object]:
+        if self.error is not None:
+            raise self.error
         if self.answers is not None:
             return dict(self.answers)
         asked = [w for w in self.workers if workers is None or w.address in workers]

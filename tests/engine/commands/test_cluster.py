@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from engine import cli
-from engine.cluster.connection import Cluster, ClusterRequest
+from engine.cluster.connection import Cluster
+from engine.cluster.identity import versions
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands import cluster_doctor
 from tests.engine.cluster.workers import H200, cluster, worker
 
@@ -65,6 +67,22 @@ def test_the_table_fits_a_terminal_and_has_the_versions_once(
     assert out.count(python) == 1
     assert f"every worker has {python}, optiml-cuda " in " ".join(out.split())
     assert len(out.splitlines()) < 16
+
+
+def test_a_worker_of_another_version_is_shown_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first such worker ended the command, and nothing was shown of the others."""
+    monkeypatch.setenv("COLUMNS", "200")
+    old = (*(v for v in versions() if v[0] != "optiml-cuda"), ("optiml-cuda", "0.0.9"))
+    connected(monkeypatch, cluster(worker("0", None), worker("1", None, versions=old), worker("2", None)))
+    assert cli.main(["cluster", "doctor"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "3 workers" in out
+    assert "worker 0, 2: python" in out
+    assert "worker 1: python" in out
+    assert "optiml-cuda 0.0.9" in out
+    assert "worker 1 on node: optiml-cuda is 0.0.9 there and 0.1.0 here; install the same version on both" in out
 
 
 def test_an_empty_address_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:

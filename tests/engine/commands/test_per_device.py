@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +16,19 @@ import pytest
 
 from benchmarks.report_size import synthesise
 from engine import cli
+from engine.campaign.cluster_task import Order
+from engine.campaign.kernel_search import KernelEnd
 from engine.cluster.connection import Cluster
 from engine.cluster.identity import Gpu
-from engine.commands import on_cluster, one_kernel
+from engine.commands import all_on_cluster, on_cluster, one_kernel
 from engine.commands.one_kernel import KernelRun
 from engine.errors import SourceError
+from engine.process.wire import pack
 from engine.run import device_dispatch_check
 from engine.spec.find import find_spec
 from tests.bot.make import result
-from tests.engine.cluster.scripted import repository
+from tests.engine.campaign.test_cluster_executor import GpuClient
+from tests.engine.cluster.scripted import KERNEL, repository
 from tests.engine.cluster.workers import H200, Client, worker
 
 L4 = replace(H200, name="NVIDIA L4", uuid="GPU-b", arch="sm_89")
@@ -188,9 +193,79 @@ def test_a_source_that_changed_between_the_searches_is_a_reason(
     assert "No dispatch by device: k0.cu: the source changed between the searches" in capsys.readouterr().out
 
 
+def test_a_campaign_has_one_patch_of_all_that_selects_by_device(
+    kinds: Kinds, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only `optimize` wrote it. Here two kernels of one file have suggestions, the first on one kind of device."""
+    root, edits = (
+        kinds.root,
+        {
+            ("k0", "sm_90"): (SLOW, FAST),
+            ("k1", "sm_90"): (SLOW, FAST),
+            ("k1", "sm_89"): (BLOCKS, "(n + 127) / 128, 128"),
+        },
+    )
+    (root / "k0.cu").write_text(KERNEL.replace("NAME", "k0") + KERNEL.replace("NAME", "k1"))
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+
+    def answer(order: Order) -> bytes:
+        task = order.task
+        edit = edits.get((task.kernel, "sm_89" if "l4" in task.device else "sm_90"))
+        out, before = task.folder(root, task.kernel), (root / "k0.cu").read_bytes()
+        first, second = before.split(b"__global__ void k1")
+        after = before
+        if edit is not None:
+            old, new = (text.encode() for text in edit)
+            after = first.replace(old, new) + b"__global__ void k1" + second
+            if task.kernel == "k1":
+                after = first + b"__global__ void k1" + second.replace(old, new)
+        out.mkdir(parents=True)
+        speedup = 2.0 if edit else None
+        synthesise(out, 3, result=result(speedup, kernel=task.kernel, file="k0.cu"), texts={"k0.cu": (before, after)})
+        return pack({"end": asdict(KernelEnd("done", "said", speedup, str(out), 2))})
+
+    @contextmanager
+    def connect(request: object) -> Iterator[Cluster]:
+        client = GpuClient(worker("0"), worker("1", kinds.other))
+        client.answer = answer
+        found = Cluster(client, "tls://scheduler:8786", "auto")
+        found.examine()
+        yield found
+
+    monkeypatch.setattr(all_on_cluster, "connect", connect)
+    command = ["all", str(root), *COMMAND, "--shared", "--least", "0", "--limit", "0.001"]
+    assert cli.main([*command, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["device_dispatch"]
+    patch = root / ".optiml" / "all" / "device-dispatch.patch"
+    assert found["patch"] == str(patch)
+    branches = {k["kernel"]: [b["kernel"] for b in k["dispatch"]["branches"]] for k in found["kernels"]}
+    assert branches == {"k0": ["k0_sm90", "k0"], "k1": ["k1_sm90", "k1_sm89"]}
+    assert all((root / ".optiml" / f"k0-{name}" / "device-dispatch.patch").is_file() for name in branches)
+    subprocess.run(["git", "apply", str(patch)], cwd=root, check=True)
+    text = (root / "k0.cu").read_text()
+    for function in ("optiml_capability_k0", "optiml_capability_k1"):
+        assert text.count(f"static inline int {function}()") == 1
+    assert "if (optiml_capability_k0() == 90) {\n" in text
+    assert "} else if (optiml_capability_k1() == 89) {\n" in text
+    subprocess.run(["git", "apply", "-R", str(patch)], cwd=root, check=True)
+    shutil.rmtree(root / ".optiml")
+    edits[("k0", "sm_90")] = ("x[i];\n}", "x[i]; assert(n);\n}")
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "k0.cu:k0: No dispatch by device: " in out
+    assert (
+        f"k0.cu:k1: {root}/.optiml/k0-k1/device-dispatch.patch selects by compute capability at run time: k1_sm90"
+        in out
+    )
+    assert "All that select by device, each checked separately. Apply " in out
+
+
 def test_without_it_different_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["optimize", str(root / "k0.cu"), "--cluster", "tls://scheduler:8786"]) == 1
     assert "add --per-device for one search per kind" in capsys.readouterr().err
+    assert cli.main(["tune", str(root / "k0.cu"), "--cluster", "tls://scheduler:8786"]) == 1
+    assert "so their times cannot be compared; exclude some" in (said := capsys.readouterr().err)
+    assert "--per-device" not in said  # it has no such option
 
 
 def test_it_needs_a_cluster_and_one_kernel(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

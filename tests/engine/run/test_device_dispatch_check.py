@@ -96,8 +96,8 @@ def test_a_kernel_that_needs_a_newer_device_is_left_out_of_older_builds(
 ) -> None:
     found = device_dispatch(request(tmp_path, hopper(CLUSTERS), ampere(BLOCKS)), machine, LIMITS)
     text = found.program.data.decode()
-    assert "if (optiml_capability() == 90 && optiml_compiled_for(scale_sm90, 90)) {" in text
-    assert "} else if (optiml_capability() == 80) {" in text
+    assert "if (optiml_capability_scale() == 90 && optiml_compiled_for_scale(scale_sm90, 90)) {" in text
+    assert "} else if (optiml_capability_scale() == 80) {" in text
     assert text.count("__CUDA_ARCH__ >=") == 1
 
 
@@ -105,7 +105,7 @@ def test_so_it_is_for_a_target_of_the_settings_and_for_a_device_without_a_sugges
     machine: Machine, tmp_path: Path, no_nvcc: None
 ) -> None:
     asked = request(tmp_path, hopper(CLUSTERS), Variant("a100", "sm_80", None))
-    assert b"optiml_compiled_for(scale_sm90, 90)" in device_dispatch(asked, machine, LIMITS).program.data
+    assert b"optiml_compiled_for_scale(scale_sm90, 90)" in device_dispatch(asked, machine, LIMITS).program.data
     alone = request(tmp_path, hopper(CLUSTERS))
     assert b"optiml_compiled_for" not in device_dispatch(alone, machine, LIMITS).program.data
     assert b"optiml_compiled_for" in device_dispatch(alone, machine, LIMITS, ["sm_86"]).program.data
