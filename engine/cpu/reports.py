@@ -75,7 +75,9 @@ def _message(kind: str, extra: str, write: int, array: str, index: int, size: in
         case "assert", _:
             return f"an assertion fails{where}"
         case "misaligned", _:
-            return f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{where}"
+            return (
+                f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{where}"
+            )
         case "crash", "argument_count":
             return f"the kernel takes {index} arguments, the spec has {size}"
         case "crash", "argument_size":

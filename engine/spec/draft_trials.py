@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.spec.kernel_spec import Case, KernelSpec
@@ -12,13 +12,16 @@ _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2
 
 
 class Trials(Protocol):
-    """Runs of a complete draft (`engine.cpu.draft_probe.CpuProbe`)."""
+    """Runs of a draft (`engine.cpu.draft_probe.CpuProbe`)."""
+
+    def ended(self, sizes: Mapping[str, int]) -> str:
+        """What ended the trial at these sizes early, in words; "" where it ran to its end, or there was none."""
 
     def meaning(self, spec: KernelSpec) -> Meaning:
         """What the check cases show."""
 
-    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> list[Case]:
-        """The cases in which the kernel fails on its own."""
+    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> Mapping[str, str]:
+        """The names of the cases in which the kernel fails on its own, with what it does there."""
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements are accessed in a case, how much fewer when its sizes are halved; None: that cannot be told."""

@@ -189,3 +189,66 @@ def test_a_parameter_that_is_a_class_is_asked_for() -> None:
     assert [gap for gap in missing if gap.key == "kernel"] == [
         "the template argument for 'typename T': write it in the kernel's name"
     ]
+
+
+def test_constants_that_host_code_fills_are_named(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__constant__ int planes;
+__constant__ float weights[4] = {1, 2, 3, 4};
+__device__ int count() { return planes; }
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) for (int p = 0; p < count(); ++p) y[i + p * n] = x[i + p * n] * weights[p & 3];
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert "'planes'" in gap and "weights" not in gap and "host code fills" in gap
+    assert not gap.key
+
+
+def test_a_trial_that_ends_early_says_where(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[(long long)i << 40];
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+""",
+        tmp_path,
+    )
+    said = " ".join(made.missing)
+    assert "'x': trial runs end early: the kernel reads memory outside all arrays (line 4)" in said
+
+
+def test_inputs_that_belong_together_are_asked_for(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* lengths, const int* starts, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int start = starts[i], word = start / 32, length = lengths[i];
+    for (int j = 0; j < length / 2 + 1; ++j) atomicAdd(&y[word + j], x[i]);
+}
+void run(const int* l, const int* s, const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(l, s, x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("suitable inputs: with random ones at each of the drafted sizes the kernel writes y[")
+    assert "the contents of 'lengths', 'starts' may have to belong together" in gap
+    assert gap.key == "args.lengths"
+
+
+def test_a_parameter_pack_is_called_one() -> None:
+    made = draft(
+        program(
+            "template <typename T, typename... Args> __global__ void k(T* y, int n, Args... args) { y[n] = f(args...); }"
+        ),
+        "k",
+    )
+    assert list(made.missing) == ["'args' is a parameter pack ('Args...'): a spec names single parameters"]
