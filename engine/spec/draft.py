@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.instances import launched_instances
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
@@ -58,10 +59,10 @@ class Draft:
 class _Way:
     """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
 
-    `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
-    `grids` are expressions for extents of the launch's
-    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing
-    case's lengths. `rows`: how long a row of a buffer may be. `shapes`: to check instead of those that follow from the sizes.
+    `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
+    host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
+    `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
+    `shapes`: to check instead of those that follow from the sizes.
     """
 
     probe: Probe | None = None
@@ -137,8 +138,8 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
         other = [case for case in varied(made.spec) if not trials.failing(made.spec, (case,))]
         kept = [case for case in made.spec.check if case.name not in failing]
         if not kept and not other:
-            return _asked(made, f"at each of the drafted sizes the kernel {[*failing.values()][0]}")
-        way = replace(way, shapes=tuple([*kept, *other])[:_MOST_SHAPES])
+            return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
+        way = replace(way, shapes=(*kept, *other)[:_MOST_SHAPES])
         made = made_by(way)
     count = halvings(trials, made.spec)
     return made_by(replace(way, halvings=count)) if positive or count else made
@@ -285,7 +286,7 @@ def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: lis
     if not kernel.template_parameters:
         return ""
     names = {p.partition("=")[0].split()[-1] for p in kernel.template_parameters}
-    for arguments in _launched(program, kernel) or ():
+    for arguments in launched_instances(program, kernel.name):
         words = set(re.findall(r"(?<!\w)[A-Za-z_]\w*", arguments))
         if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
             return arguments
