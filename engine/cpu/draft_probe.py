@@ -149,19 +149,38 @@ class CpuProbe:
     def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
         """The cases that end in a finding, as of an access beyond a buffer, with what it says. Raises as the others."""
         found = {}
-        for case in cases if self._spent_s <= _MAX_S else ():
+        for case in cases:
+            if self._spent_s > _MAX_S:
+                break
             watch = _Watch()
-            launch = evaluate(self._program, spec, 0, case.sizes)
-            if not can_launch(launch):
+            job = self._job(spec, case)
+            if job is None:
                 found[case.name] = "cannot be launched"
                 continue
-            buffers = poisoned(spec, case, 1, "declared")
-            binary = replace(self._binary, spec=spec)
-            done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+            done = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_TRIAL_S)[0]
             if done.findings:
                 found[case.name] = done.findings[0].message
             self._spent_s += watch.spent_s()
         return found
+
+    def racy(self, spec: KernelSpec, cases: Sequence[Case]) -> frozenset[str]:
+        """The names of the cases in which threads race. Raises as the others."""
+        found = set()
+        for case in cases if not self._machine.degraded else ():
+            if self._spent_s > _MAX_S:
+                break
+            watch = _Watch()
+            if (job := self._job(spec, case)) is not None:
+                seen = self._machine.races(replace(self._binary, spec=spec), [job], deadline_s=_MAX_TRIAL_S)
+                found |= {case.name for finding in seen if finding.kind == "race"}
+            self._spent_s += watch.spent_s()
+        return frozenset(found)
+
+    def _job(self, spec: KernelSpec, case: Case, *, count: bool = False) -> CpuJob | None:
+        launch = evaluate(self._program, spec, 0, case.sizes)
+        if not can_launch(launch):
+            return None
+        return CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=count)
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements the kernel accesses in a case, and how much fewer when its sizes are halved.
@@ -185,10 +204,9 @@ class CpuProbe:
         return counted[0] * growth ** (halvings - 1), growth
 
     def _count(self, spec: KernelSpec, case: Case) -> float | None:
-        launch = evaluate(self._program, spec, 0, case.sizes)
-        if not can_launch(launch):
+        job = self._job(spec, case, count=True)
+        if job is None:
             return None
-        job = CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=True)
         (done,) = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_COUNT_S)
         if done.counts is None or any(f.kind in _ENDS for f in done.findings):
             return None

@@ -15,7 +15,7 @@ from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
-from engine.spec.draft_trials import Trials, halvings, inputs
+from engine.spec.draft_trials import Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
@@ -24,7 +24,7 @@ from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk, varied
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
 from engine.spec.size_gaps import Reach, constants_gap, no_size, unfilled_constants
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
@@ -37,7 +37,6 @@ Ended = Callable[[Mapping[str, int]], str]
 
 
 _BLOCK = 256  # threads of a launch that is assumed
-_MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _LAUNCH = "the launch: "
 _UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
 
@@ -135,11 +134,10 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
     way = replace(way, positive=positive)
     failing = trials.failing(made.spec, made.spec.check)
     if failing:
-        other = [case for case in varied(made.spec) if not trials.failing(made.spec, (case,))]
-        kept = [case for case in made.spec.check if case.name not in failing]
-        if not kept and not other:
+        shapes = other_shapes(trials, made.spec, failing)
+        if not shapes:
             return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
-        way = replace(way, shapes=(*kept, *other)[:_MOST_SHAPES])
+        way = replace(way, shapes=shapes)
         made = made_by(way)
     count = halvings(trials, made.spec)
     return made_by(replace(way, halvings=count)) if positive or count else made

@@ -274,3 +274,17 @@ template <typename U, int TILE> void run(const U* x, U* y, int n) { k<U, TILE><<
     )
     assert draft(program(called), "k").spec.steps[0].template_args == "short, 128"
     assert draft(program(code), "k").spec.steps[0].template_args == "float, 256"  # nothing shows them: assumed
+
+
+def test_shapes_in_which_a_fixed_block_races_with_itself_are_not_checked(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, float* y, int rows, int cols) {
+    for (int r = 0; r < rows; ++r) y[r * cols + threadIdx.x] = x[r * cols + threadIdx.x];
+}
+void run(const float* x, float* y, int rows, int cols) { k<<<1, 32>>>(x, y, rows, cols); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert all(case.sizes["cols"] >= 32 for case in made.spec.check)
