@@ -145,13 +145,16 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "python benchmarks/foreign.py --all --checkouts DIR --record benchmarks/results/foreign.json --page docs/foreign.md",
         "```",
         "",
-        *_READ,
+        _counted(rows),
+        "",
+        *_READ.splitlines(),
+        "",
     ]
     for held in (False, True):
         some = [row for row in rows if row["held_out"] is held]
         if not some:
             continue
-        drafted, helped = (sum(row["state"] == state for row in some) for state in ("as drafted", "one answer"))
+        drafted, helped = (sum(row["state"] == state for row in some) for state in _GOOD)
         half = "Put aside" if held else "Open"
         lines += [
             f"## {half}: {drafted + helped} of {len(some)} reach a validated spec ({helped} of them with one answer)",
@@ -170,27 +173,58 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-# What reading the drafts and the reasons showed, of the record in benchmarks/results.
-_READ = (
-    "Wanted were 75 %, no false reason, and no accepted draft without meaning. Missed: 14 of 60. Of the 21 open kernels that are left,"
-    " seven cannot run without a GPU (CUTLASS, inline PTX, fp8, a device heap), six take a type of a library that is not in the"
-    " repository (OpenCV's `PtrStep`, PyTorch's accessors and random state), three write to no buffer, and one has a data race."
-    " The other four ask for what a spec cannot say (pointers in a buffer, a parameter pack) or for inputs and strides that depend on"
-    " each other.",
-    "",
-    "The two drafts that the open half gained were read: both are meaningful. One open reason is imprecise: `Args` of `_launch_thread`"
-    " is a parameter pack, not a missing class. `pack2` goes beyond its buffer because the drafted inputs do not belong together,"
-    " which is the draft's fault. False reasons of the half that was put aside: `srad_cuda_2` and `sparse24_largest_mask_2d_cu` do"
-    " write; the second comes of the class of structs with pointers, is fixed since, and was not measured again. The struct of"
-    " `euclid` was known from an earlier reading; its class was tried on a case of our own. Nothing else of that half was worked on.",
-    "",
+def _counted(rows: Sequence[dict[str, Any]]) -> str:
+    """What the record says of the figures that were wanted."""
+    good = sum(row["state"] in _GOOD for row in rows)
+    share = 100 * good / len(rows) if rows else 0.0
+    word = "Reached" if share >= _WANTED else "Missed"
+    left = [row["reason"] for row in rows if row["state"] not in _GOOD]
+    why = {said: sum(bool(re.search(pattern, reason)) for reason in left) for pattern, said in _KINDS}
+    parts = [f"{count} {said}" for said, count in why.items() if count]
+    named = f" Of the {len(left)} others (one may have several reasons) {', '.join(parts)}." if parts else ""
+    return f"Wanted: {_WANTED} %. {word}: {good} of {len(rows)} ({share:.0f} %).{named}"
+
+
+_GOOD, _WANTED = ("as drafted", "one answer"), 75
+# Words of a reason -> what the page counts it as.
+_KINDS = (
+    (r"cannot run on the CPU|C\+\+ compiler reports", "cannot be tried without a GPU"),
+    (r"template argument", "leave template arguments open"),
+    (r"is defined in no file of the repository", "take a type that the repository does not define"),
+    (r"the kernel (?:writes|wrote) to no buffer", "write to no buffer"),
+    (r"data races|another order of threads", "race"),
+    (r"__constant__", "read constants that host code fills"),
+    (r"pointers in buffers|parameter pack", "take what a spec cannot say"),
+    (
+        r"suitable inputs|no trial run touches|trial runs end early|indices come from another",
+        "need inputs that belong together",
+    ),
+    (r"no expression of the sizes", "have buffers whose size no expression explains"),
+    (r"what '#if", "stand behind a condition"),
 )
+# What reading the drafts and the reasons of the record in benchmarks/results showed.
+_READ = (ROOT / "benchmarks" / "foreign_read.md").read_text(encoding="utf-8")
 
 
 def _cell(text: str) -> str:
     # The line that would close a gap is of use at a terminal.
-    short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))[:_SHOWN]
+    short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))
+    short = _grouped(short)[:_SHOWN]
     return short.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _grouped(reason: str) -> str:
+    """A reason with the buffers named together whose sizes are missing for the same one."""
+    found = re.findall(r"the size of '([^']+)': (.*?)(?=; the size of '|; the launch: |$)", reason)
+    for why in dict.fromkeys(why for _, why in found):
+        names = [name for name, each in found if each == why]
+        if len(names) > 1:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            together = f"the sizes of '{names[0]}', '{names[1]}'{more}: {why}"
+            reason = reason.replace(f"the size of '{names[0]}': {why}", together, 1)
+            for name in names[1:]:
+                reason = reason.replace(f"; the size of '{name}': {why}", "", 1)
+    return reason
 
 
 def chosen(kernels: Iterable[Foreign], options: argparse.Namespace) -> list[Foreign]:
@@ -239,7 +273,7 @@ def main(given: Sequence[str] | None = None) -> int:
             record = {**start, "kernels": rows}
             options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
-    good = sum(row["state"] in ("as drafted", "one answer") for row in rows)
+    good = sum(row["state"] in _GOOD for row in rows)
     print(f"{good} of {len(rows)} reach a validated spec with at most one answer")
     if options.page:
         options.page.write_text(page(rows), encoding="utf-8")
