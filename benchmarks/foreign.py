@@ -23,6 +23,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--held-out", action="store_true", help="those that were put aside, alone")
     parser.add_argument("--all", action="store_true", help="both halves")
     parser.add_argument("--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="kernels examined at a time")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     parser.add_argument("--drafts", type=Path, metavar="DIR", help="a folder for the drafts, one file a kernel")
     parser.add_argument("--page", type=Path, help="the Markdown table to write")
@@ -261,18 +263,19 @@ def main(given: Sequence[str] | None = None) -> int:
             parser.error(f"{folder} is not at {kernel.commit}")
     rows = []
     start = head(SCHEMA, __file__, given, begin)  # before the record itself changes the checkout
-    for kernel in kernels:
-        row = examine(kernel, options.checkouts.resolve())
-        data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
-        rows.append(data)
-        if options.drafts and row.draft:
-            options.drafts.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
-            (options.drafts / f"{name}.txt").write_text(row.draft, encoding="utf-8")
-        if options.record:  # after each: a run of hours that is stopped has something to show
-            record = {**start, "kernels": rows}
-            options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
+    checkouts = options.checkouts.resolve()
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for kernel, row in zip(kernels, pool.map(lambda each: examine(each, checkouts), kernels), strict=True):
+            data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
+            rows.append(data)
+            if options.drafts and row.draft:
+                options.drafts.mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
+                (options.drafts / f"{name}.txt").write_text(row.draft, encoding="utf-8")
+            if options.record:  # after each: a run of hours that is stopped has something to show
+                record = {**start, "kernels": rows}
+                options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
     good = sum(row["state"] in _GOOD for row in rows)
     print(f"{good} of {len(rows)} reach a validated spec with at most one answer")
     if options.page:
