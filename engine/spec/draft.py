@@ -15,7 +15,7 @@ from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
-from engine.spec.draft_trials import Trials, halvings, inputs, other_shapes
+from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
@@ -473,7 +473,7 @@ def _render(
         "launch": [] if way.launch is not None else ["assumed: the launch, as the host's cannot be read"],
         "check": [
             *(["assumed: the kernel is made for whole tiles"] if way.whole else []),
-            *(["assumed: shapes at which the kernel keeps to its buffers"] if way.shapes else []),
+            *([KEEPING] if way.shapes else []),
         ],
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},

@@ -9,6 +9,7 @@ from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.shapes import varied
 
 _MOST_ACCESSES = 2e10  # of elements, in a timing case; ours: some tens of milliseconds on a current GPU
+KEEPING = "assumed: shapes at which the kernel keeps to its buffers"  # said of shapes that trials chose
 _MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2
 
