@@ -5,7 +5,7 @@
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign.toml`, at its commit. Each kernel goes through the
 commands that a user has: `optiml init` drafts and validates, without a GPU. Nothing of a spec is written by hand, but for the one
 `answer` that the list may hold for a kernel. It counts only where the draft asks for exactly one thing, and it is that line: it is
-put above the kernel while `optiml optimize` drafts the rest and validates.
+put above the kernel while `optiml optimize` drafts the rest and validates. Each row has the commit it was measured at.
 Kernels marked `held_out` are left out unless `--held-out` asks for them alone, or `--all` for both.
 Exit code 0, or 2 where a checkout is missing or stands at another commit.
 """
@@ -228,6 +228,10 @@ def _grouped(reason: str) -> str:
     return reason
 
 
+def _place(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["repository"], row["file"], row["kernel"]
+
+
 def chosen(kernels: Iterable[Foreign], options: argparse.Namespace) -> list[Foreign]:
     """The kernels that the command line asks for."""
     halves = {True, False} if options.all else {options.held_out}
@@ -247,7 +251,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", type=Path, default=LIST, help="the kernels (default: benchmarks/foreign.toml)")
     parser.add_argument("--held-out", action="store_true", help="those that were put aside, alone")
     parser.add_argument("--all", action="store_true", help="both halves")
-    parser.add_argument("--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match; other rows of the record stay"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="kernels examined at a time")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     parser.add_argument("--drafts", type=Path, metavar="DIR", help="a folder for the drafts, one file a kernel")
@@ -261,13 +267,19 @@ def main(given: Sequence[str] | None = None) -> int:
         at = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
         if at != kernel.commit:
             parser.error(f"{folder} is not at {kernel.commit}")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if options.only and options.record and options.record.exists():
+        before = json.loads(options.record.read_text(encoding="utf-8"))
+        rows = [{"measured": before["commit"], **row} for row in before["kernels"]]
+    order = [(k.repository, k.file, k.kernel) for k in listed(options.list)]
     start = head(SCHEMA, __file__, given, begin)  # before the record itself changes the checkout
     checkouts = options.checkouts.resolve()
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for kernel, row in zip(kernels, pool.map(lambda each: examine(each, checkouts), kernels), strict=True):
             data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
-            rows.append(data)
+            data["measured"] = start["commit"]
+            rows = [other for other in rows if _place(other) != _place(data)]
+            rows = sorted([*rows, data], key=lambda each: order.index(_place(each)))
             if options.drafts and row.draft:
                 options.drafts.mkdir(parents=True, exist_ok=True)
                 name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
