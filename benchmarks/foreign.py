@@ -140,7 +140,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "",
         "Kernels the tool was not built on, drawn by a seed from all definitions in ten public repositories at fixed commits"
         " (`benchmarks/foreign_draw.py`; the list: `benchmarks/foreign.toml`). Each is drafted and validated without a GPU and"
-        " without a spec written by hand. Half of the draw was put aside before the work began and looked at once, at its end.",
+        " without a spec written by hand. Half of the draw was put aside: it is measured at the end of a round of work, and not worked on.",
         "",
         "```",
         "python benchmarks/foreign.py --all --checkouts DIR --record benchmarks/results/foreign.json --page docs/foreign.md",
