@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.cpu.host_source import mark_exits, place_shared, without_comments
 from engine.cpu.inline_ptx import refusals, without_ptx
+from engine.cuda.items import ATTRIBUTES
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
 
@@ -104,7 +105,7 @@ def _guarded(text: str) -> str:
 def _parameters(plain: str, at: int) -> int:
     """Where the parameters of the kernel declared at this place begin; -1 for none."""
     at = plain.find("(", at)
-    while at >= 0 and re.search(r"(?:__launch_bounds__|__attribute__|__align__)\s*$", plain[max(0, at - 40) : at]):
+    while at >= 0 and (before := _NAME_BEFORE.search(plain[max(0, at - 40) : at])) and before[1] in ATTRIBUTES:
         at = plain.find("(", _closing(plain, at))
     return at
 

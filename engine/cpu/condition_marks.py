@@ -187,12 +187,23 @@ def _found(root: Node) -> list[Node]:
         if node.type in _SKIPPED:
             continue
         inside = inside or node.type == "compound_statement"
+        if (value := _declared_value(node)) is not None:
+            stack.append((value, inside))
+            continue
         if inside:
             for one in map(_bare, _tested(node)):
                 if one.type not in _CONSTANTS:
                     found.setdefault((one.start_byte, one.end_byte), one)
         stack += [(child, inside) for child in reversed(node.children)]
     return list(found.values())
+
+
+def _declared_value(node: Node) -> Node | None:
+    """The value of a declaration `a<32> b = value` that the grammar took for comparisons: no operand of one is a bare assignment."""
+    right = node.child_by_field_name("right")
+    if node.type != "binary_expression" or _operator(node) != ">" or right is None:
+        return None
+    return right.child_by_field_name("right") if right.type == "assignment_expression" else None
 
 
 def _tested(node: Node) -> Iterator[Node]:

@@ -193,8 +193,10 @@ def mark_exits(text: str) -> str:
     import tree_sitter_cuda
     from tree_sitter import Language, Node, Parser
 
+    from engine.cuda.parse import readable
+
     data = text.encode()
-    tree = Parser(Language(tree_sitter_cuda.language())).parse(data)
+    tree = Parser(Language(tree_sitter_cuda.language())).parse(readable(data))
     edits: list[tuple[int, int, str]] = []
 
     def line(node: Node) -> int:

@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 )
 _DIRECTIVE = re.compile(r"\#[ \t]*(?P<word>[A-Za-z_]*)(?P<rest>(?:/\*.*?\*/|//[^\n]*|\\\r?\n|[^\n])*)", re.S)
 _TYPES = ("struct", "class", "union", "enum")
-_ATTRIBUTES = frozenset(
+ATTRIBUTES = frozenset(  # that may take arguments in a head
     {"__align__", "alignas", "__attribute__", "__launch_bounds__", "__declspec", "__cluster_dims__", "decltype",
      "__block_size__", "noexcept", "requires", "explicit", "__maxnreg__"}
 )  # fmt: skip
@@ -146,7 +146,7 @@ class _Splitter:
                 continue
             self.current.append(token)
             if token.text in self.braces and token.kind == "name":
-                self.bodies[_past_call(tokens, index)] = self.braces[token.text][0]
+                self.bodies[past_call(tokens, index)] = self.braces[token.text][0]
                 self.table |= len(self.current) == 1 and self.braces[token.text][0] > 0
             if index in self.bodies and (token.kind == "name" or token.text == ")"):
                 self.depth += self.bodies[index] - (token.text == ")")
@@ -222,7 +222,7 @@ class _Splitter:
                 t.text for t in tokens if t.kind == "name" and t.text not in ("namespace", "inline", "extern")
             )
         elif table:  # one of the macro's arguments names it
-            commas = [i for i in range(1, _past_call(tokens, 0)) if tokens[i].text in ("(", ",")]
+            commas = [i for i in range(1, past_call(tokens, 0)) if tokens[i].text in ("(", ",")]
             at = self.braces[tokens[0].text][1]
             defines = (tokens[commas[at] + 1].text,) if 0 <= at < len(commas) else ()
         elif kind != "close":
@@ -236,7 +236,7 @@ class _Splitter:
         return self.line
 
 
-def _past_call(tokens: Sequence[Token], at: int) -> int:
+def past_call(tokens: Sequence[Token], at: int) -> int:
     """The index of the `)` that ends a call of the macro at `at`; `at` itself where none follows."""
     depth = 0
     for index in range(at + 1, min(at + 1 + _MAX_CALL, len(tokens))):
@@ -314,10 +314,10 @@ def _top(head: Sequence[Token]) -> list[Token]:
             if depth == 0 and skip:
                 skip = False
                 continue
-        if depth == 0 and not (token.kind == "name" and token.text in _ATTRIBUTES):
+        if depth == 0 and not (token.kind == "name" and token.text in ATTRIBUTES):
             found.append(token)
         if operator and token.text in _OPEN:
-            if depth == 0 and token.text == "(" and index and head[index - 1].text in _ATTRIBUTES:
+            if depth == 0 and token.text == "(" and index and head[index - 1].text in ATTRIBUTES:
                 found.pop()
                 skip = True
             depth += 1

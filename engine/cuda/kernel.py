@@ -99,6 +99,8 @@ class Function:
     template_parameters: tuple[str, ...]  # as written: "typename T", "int BLOCK"
     line: int  # 1-based
     node: Node = field(compare=False, repr=False)
+    # Of its head, where the tree does not have them: "__cluster_dims__", "__block_size__", "__maxnreg__".
+    attributes: frozenset[str] = frozenset()
 
     @property
     def block(self) -> Node:
@@ -134,6 +136,16 @@ class Kernel(Function):
     @property
     def launch_bounds(self) -> str:
         return self.held.launch_bounds
+
+    @property
+    def fixes_launch(self) -> bool:
+        """Whether its head fixes the shape of the launch: another block or number of blocks may not run."""
+        return not self.attributes.isdisjoint({"__cluster_dims__", "__block_size__"})
+
+    @property
+    def limits_registers(self) -> bool:
+        """Whether its head gives the compiler a number of registers: a second way of saying it is refused."""
+        return bool(self.launch_bounds) or "__maxnreg__" in self.attributes
 
     @property
     def loops(self) -> tuple[Loop, ...]:

@@ -13,6 +13,7 @@ import tree_sitter_cuda
 from tree_sitter import Node
 
 from engine.cuda.clock import tick
+from engine.cuda.items import past_call, tokens_of
 from engine.cuda.kernel import (
     Function,
     Kernel,
@@ -34,6 +35,8 @@ _MOST_ERRORS = 512  # files of which it is kept
 _errors: OrderedDict[tuple[bytes, str], tuple[Span, ...]] = OrderedDict()
 # A launch as some write it and the grammar does not know it: `k<< <g, b>> >(x)`, `k<<<g, {x, y}>>>(x)`.
 _LAUNCH = re.compile(rb"<<(\s*)<([^;]{0,600}?)>>(\s*)>(?=\s*\()")
+# Attributes of a kernel that the grammar reads as a variable of that name.
+_HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
 _CALLS = frozenset({"call_expression"})
 _CONTAINERS = frozenset(
     {
@@ -121,7 +124,7 @@ def parse(data: bytes, path: str = "") -> Unit:
     What the grammar does not know is in `errors`; everything else is there all the same. Cached by content.
     """
     _check_text(data, path)
-    root = tree_sitter.Parser(_LANGUAGE).parse(_readable(data)).root_node
+    root = tree_sitter.Parser(_LANGUAGE).parse(readable(data)).root_node
     _check_depth(root, path)
     reader = _Reader(data, path)
     reader.read(root)
@@ -147,9 +150,28 @@ def has_launch(data: bytes) -> bool:
     return re.search(rb"<<\s*<", data) is not None
 
 
-def _readable(data: bytes) -> bytes:
-    """The text with its launches as the grammar knows them, every other byte where it was."""
+def readable(data: bytes) -> bytes:
+    """The text with launches and attributes of kernels as the grammar knows them, every other byte where it was."""
+    if _HEAD_ATTRIBUTES.search(data):
+        data = _plain_attributes(data)
     return _LAUNCH.sub(_plain_launch, data) if has_launch(data) else data
+
+
+def _plain_attributes(data: bytes) -> bytes:
+    """The text with `__maxnreg__(64)` and its like in code as one more `__global__`, which may stand wherever they do."""
+    written = data.decode("utf-8", "replace")
+    tokens = tokens_of(written)
+    out: list[str] = []
+    at = 0
+    for index, token in enumerate(tokens):
+        if token.kind != "name" or not _HEAD_ATTRIBUTES.fullmatch(token.text.encode()):
+            continue
+        name, end = len("__global__"), tokens[past_call(tokens, index)].end
+        behind = written[token.start + name : end]
+        out += [written[at : token.start], "__global__"]
+        out += [c if c in "\r\n" else " " * len(c.encode()) for c in behind]
+        at = end
+    return "".join([*out, written[at:]]).encode()
 
 
 def _plain_launch(match: re.Match[bytes]) -> bytes:
@@ -169,7 +191,7 @@ def not_understood(data: bytes, path: str = "") -> tuple[Span, ...]:
     errors = _errors.get((data, path))
     if errors is None:
         _check_text(data, path)
-        read = tree_sitter.Parser(_LANGUAGE).parse(_readable(data)).root_node
+        read = tree_sitter.Parser(_LANGUAGE).parse(readable(data)).root_node
         errors = parse(data, path).errors if read.has_error else ()
         note_errors(data, path, errors)
     return errors
@@ -335,6 +357,7 @@ class _Reader:
             else (),
             line=outer.start_point[0] + 1,
             node=node,
+            attributes=frozenset(m[0].decode() for m in _HEAD_ATTRIBUTES.finditer(_without_comments(head))),
         )
         self.functions.append(function)
         if has_launch(self.data[body.start_byte : body.end_byte]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -472,17 +473,19 @@ class CpuScreen:
         declared = [item for item in known if item.family == "declared"]
         launched = self._with_secret(built).launches
         drawn = [self._job(launched[item.case], self._before(item), item.scalars, 0) for item in declared]
-        wrong, sampled = self._runs.moved(watched, declared, drawn), None
-        if wrong is None and self._sampled:
-            wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
+        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
+        with ThreadPoolExecutor(1) as beside:  # a few large jobs, which would leave most cores idle
+            racing = None
+            if not unjudged and self._builder.defences.races:
+                inputs = [(k.case, k.buffers, k.scalars) for k in declared]
+                racing = beside.submit(self._race_findings, self._with_secret(built), inputs)
+            wrong, sampled = self._runs.moved(watched, declared, drawn), None
+            if wrong is None and self._sampled:
+                wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
-        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
-        if not unjudged and self._builder.defences.races:
-            inputs = [(k.case, k.buffers, k.scalars) for k in declared]
-            findings = self._race_findings(self._with_secret(built), inputs)
-            if findings:
-                return refused(evaluation, findings[0], ""), ()
+        if racing is not None and (findings := racing.result()):
+            return refused(evaluation, findings[0], ""), ()
         races = (
             Guardrail("races", "not checked", unjudged)
             if unjudged

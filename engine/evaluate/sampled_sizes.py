@@ -20,7 +20,7 @@ from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.host_compare import difference, noise
-from engine.verify.secret_sizes import Sizes, large_sizes, sampled_sizes
+from engine.verify.secret_sizes import Sizes, large_sizes, long_sizes, sampled_sizes
 from engine.verify.tolerance import Noise
 
 if TYPE_CHECKING:
@@ -167,7 +167,11 @@ class SampledSizes:
             self._whole_left -= 1
             if whole := self.machinery.whole(built, case):
                 return whole
-        return (self._lost(known, job, run, built.extra, missing) or False) if regular else False
+        return (
+            (self._skipped(known, job, run, missing) or self._lost(known, job, run, built.extra, missing) or False)
+            if regular
+            else False
+        )
 
     def _differs(self, known: _Known, name: str, entries: NDArray[Any], old: Arrays, new: Arrays) -> Failure | None:
         """Where the contents of entries that both wrote are further apart than rounding."""
@@ -221,6 +225,16 @@ class SampledSizes:
         at = np.minimum(np.searchsorted(writes.entries, entries), len(writes.entries) - 1)
         return {name: writes.values[at]} if (writes.entries[at] == entries).all() else None
 
+    def _skipped(self, known: _Known, job: CpuJob, run: CpuRun, missing: Mapping[str, int]) -> Failure | None:
+        """Whether the original's own launch, whose blocks write what its blocks do at other sizes, leaves some of it out here."""
+        if job.launches[0] != known.launch or _unexpected(known.run, run):
+            return None
+        name, entry = next(iter(missing.items()))
+        return Failure(
+            f"at {known.case.name} the block that writes {name}[{entry}] at other sizes leaves it out",
+            case=known.case.name, argument=name, index=entry,
+        )  # fmt: skip
+
     def _lost(
         self, known: _Known, job: CpuJob, run: CpuRun, binary: CpuBinary, missing: Mapping[str, int]
     ) -> Failure | None:
@@ -259,7 +273,8 @@ class SampledSizes:
             self._why = "the spec has several launches, of which one reads what another wrote"
             return
         sizes = [(each, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
-        sizes += [(each, True) for each in large_sizes(self.spec, self.rng, MOST_BYTES)]
+        beyond = (*long_sizes(self.spec, self.rng, MOST_BYTES), *large_sizes(self.spec, self.rng, MOST_BYTES))
+        sizes += [(each, True) for each in beyond]
         wanted: list[tuple[Case, bool, LaunchConfig, CpuJob, bool]] = []
         self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
         for turn, (each, large) in enumerate(sizes):

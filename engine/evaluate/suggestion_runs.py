@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
+_MOST_TIMED_THREADS = (
+    1 << 18
+)  # likewise for one size of a timing case: the sampled sizes have its launch. Ours: half a second
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
@@ -52,12 +55,12 @@ class SuggestionRuns:
 
         return SampledSizes(self.spec, Machinery(run, self.launch, whole, self._widened), original, rng)
 
-    def whole(self, built: Built, case: Case, rng: random.Random) -> Failure | bool:
+    def whole(self, built: Built, case: Case, rng: random.Random, most: int = _MOST_WHOLE_THREADS) -> Failure | bool:
         """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
         if bytes_needed(self.spec, case) > MOST_CHECK_BYTES:
             return False
         launches = [self.launch(each.program, case.sizes) for each in (self.original, built)]
-        if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
+        if any(launch.blocks * launch.threads > most for each in launches for launch in each):
             return False
         values = scalars(self.spec, case)
         buffers = poisoned(self.spec, case, rng.getrandbits(40), "declared")
@@ -86,7 +89,9 @@ class SuggestionRuns:
         }
         for name, value in sorted(values):
             try:
-                found = self.whole(built, Case(f"{name} = {value}", {**smallest.sizes, name: value}), rng)
+                found = self.whole(
+                    built, Case(f"{name} = {value}", {**smallest.sizes, name: value}), rng, _MOST_TIMED_THREADS
+                )
             except OptimlError:
                 continue
             if isinstance(found, Failure):

@@ -132,9 +132,14 @@ def _line(text: str, where: str) -> Mapping[str, Any]:
     """One line of a recording, checked. Raises UsageError."""
     try:
         line: Any = json.loads(text)
-        if line["format"] == _FORMAT and isinstance(line.get("edit"), dict):
+        if type(line["format"]) is not int:
+            raise ValueError
+        if line["format"] != _FORMAT:
+            what = f"is a recording of format {line['format']}, and this version reads format {_FORMAT}"
+            raise UsageError(what, where, "record it again")
+        if isinstance(line.get("edit"), dict):
             return {"edit": line["edit"]}  # how an edit ended: for a reader
-        if line["format"] != _FORMAT or not isinstance(line["digest"], str) or not isinstance(line["label"], str):
+        if not isinstance(line["digest"], str) or not isinstance(line["label"], str):
             raise ValueError
         if "error" in line:
             error = line["error"]

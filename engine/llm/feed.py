@@ -15,6 +15,7 @@ from engine.llm.chat import Fault
 from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.node_context import Diagnosed, make_context
 from engine.llm.proposer import REPAIRABLE, LlmProposer, Proposed, propose_label, repair_label
+from engine.llm.review import review
 from engine.model import Target
 from engine.search.question import (
     ANSWERED,
@@ -277,6 +278,9 @@ class LlmFeed:
         except (OptimlError, LookupError):
             return None
         context = asking_for(context, node, round)
+        if self._judge is not None and not self._judge.calibration.off:
+            reviewed = review(node, context.diagnosed.codes)
+            context = replace(context, review=reviewed.sentence if reviewed is not None else "")
         proposed = self._proposer.propose(context, round=round)
         if self._judge is None or not proposed.proposals:
             return proposed

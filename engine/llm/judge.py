@@ -20,8 +20,10 @@ from engine.rewrite.proposal import Proposal
 from engine.search.reward import CONSTANTS, failed
 from engine.search.tree import Node
 
-# Parameters of a proposal, so of its row in the journal: its score, the expected speedup and the risk, in percent.
-SCORE, GAIN, RISK = "judge_percent", "judge_gain_percent", "judge_risk_percent"
+# Parameters of a proposal, so of its row in the journal: its score, the expected speedup and the risk, in percent, and the
+# bottleneck that is expected after it.
+SCORE, GAIN, RISK, BOUND = "judge_percent", "judge_gain_percent", "judge_risk_percent", "judge_bound"
+BOUNDS = ("memory", "compute", "latency", "launch")  # those of a diagnosis (`engine.profile.diagnosis.Bound`)
 MOST_JUDGED = 16  # proposals in one request
 _MOST_ANSWER_TOKENS = 1_500
 _TEMPERATURE = 0.0
@@ -43,8 +45,13 @@ SCHEMA: Mapping[str, Any] = {
             "items": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["edit", "gain", "risk"],
-                "properties": {"edit": {"type": "string"}, "gain": {"type": "number"}, "risk": {"type": "number"}},
+                "required": ["edit", "gain", "risk", "bound"],
+                "properties": {
+                    "edit": {"type": "string"},
+                    "gain": {"type": "number"},
+                    "risk": {"type": "number"},
+                    "bound": {"type": "string", "enum": list(BOUNDS)},
+                },
             },
         }
     },
@@ -81,10 +88,12 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a judge expects of an edit: how many times as fast it is if it is right, and the chance that it is not."""
+    """What a judge expects of an edit: how many times as fast it is if it is right, the chance that it is not, and what limits it
+    then ("": not said)."""
 
     gain: float
     risk: float
+    bound: str = ""
 
     @property
     def score(self) -> float:
@@ -141,7 +150,8 @@ class Judge:
             if found is not None:
                 prior = (1 - weight) * proposal.prior + weight * found.score
                 estimated = {SCORE: found.score, GAIN: found.gain, RISK: found.risk}
-                parameters = {**proposal.parameters, **{k: round_percent(v) for k, v in estimated.items()}}
+                bound = {BOUND: found.bound} if found.bound else {}
+                parameters = {**proposal.parameters, **{k: round_percent(v) for k, v in estimated.items()}, **bound}
                 changed[id(proposal)] = replace(proposal, prior=min(1.0, max(0.01, prior)), parameters=parameters)
         with self._lock:
             self._scored += len(changed)
@@ -178,8 +188,7 @@ class Judge:
         wrong = failed(node.evaluation.outcome) or measurement is None
         worth = CONSTANTS.wrong_result
         if measurement is not None and not wrong:
-            before = node.parent.evaluation.measurement if node.parent and node.parent.evaluation else None
-            worth = math.log2(max(measurement.ratio, 1e-3) / (before.ratio if before is not None else 1.0))
+            worth = math.log2(step_gain(node))
         parameters = node.proposal.parameters if node.proposal is not None else {}
         gain, risk = parameters.get(GAIN), parameters.get(RISK)
         expected = math.log2(min(_GAINS[1], max(_GAINS[0], gain / 100))) if isinstance(gain, int) else None
@@ -217,6 +226,14 @@ class Judge:
         )  # fmt: skip
 
 
+def step_gain(node: Node) -> float:
+    """How many times as fast a measured program is as the one that it was made from."""
+    assert node.evaluation is not None
+    assert node.evaluation.measurement is not None
+    before = node.parent.evaluation.measurement if node.parent and node.parent.evaluation else None
+    return max(node.evaluation.measurement.ratio, 1e-3) / (before.ratio if before is not None else 1.0)
+
+
 def _score_of(node: Node) -> float | None:
     percent = node.proposal.parameters.get(SCORE) if node.proposal is not None else None
     return percent / 100 if isinstance(percent, int) else None
@@ -235,7 +252,10 @@ def read_scores(text: str, known: set[str]) -> dict[str, Estimate]:
         for one in listed if isinstance(listed, list) else ():
             key = one.get("edit") if isinstance(one, dict) else None
             if isinstance(key, str) and key in known and _number(one.get("gain")) and _number(one.get("risk")):
-                found[key] = Estimate(min(_MOST_GAIN, float(one["gain"])), min(1.0, float(one["risk"])))
+                bound = one.get("bound")
+                found[key] = Estimate(
+                    min(_MOST_GAIN, float(one["gain"])), min(1.0, float(one["risk"])), bound if bound in BOUNDS else ""
+                )
         if found:
             return found
     return {}

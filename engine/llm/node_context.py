@@ -66,6 +66,7 @@ class Context:
     approach: str = ""
     techniques: tuple[Technique, ...] = ()
     floor: str = ""  # how near the program is to the time that its arrays' bytes need
+    review: str = ""  # what a judge expected of the step to it and what came of that; "" without a judge that helps
 
     @property
     def program(self) -> Program:

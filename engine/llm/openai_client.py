@@ -83,7 +83,7 @@ class OpenAIClient:
                         continue
                     wait_s = self._wait_s(refusal, tries)
                     if wait_s is None or self._closed.wait(wait_s):
-                        raise refusal.error(self._options.tries) from None
+                        raise refusal.error(tries) from None
                     continue
                 return _answer(body, request, model, time.monotonic() - begin, tries)
 
@@ -214,14 +214,15 @@ class _Refusal(Exception):
     def error(self, tries: int) -> ChatError:
         """What it comes to when nothing more is tried. None of these is charged for."""
         free = Usage(0, 0)
+        asked = _seconds(self.retry_after)
+        often = f"{tries} {'try' if tries == 1 else 'tries'}" + (f"; it asks to wait {asked:.0f} s" if asked else "")
         if not self.status:
             return ChatError("no connection to the model's server", do="check OPENAI_BASE_URL", usage=free)
         if self.status == 429:
-            return ChatError(
-                f"the server accepts no more requests ({tries} tries)", fault=Fault.RATE_LIMITED, status=429, usage=free
-            )
+            what = f"the server accepts no more requests ({often})"
+            return ChatError(what, fault=Fault.RATE_LIMITED, status=429, usage=free)
         if self.status in _TRY_AGAIN or self.status >= 500:
-            what = f"the server failed with status {self.status} ({tries} tries)"
+            what = f"the server failed with status {self.status} ({often})"
             return ChatError(what, fault=Fault.SERVER_ERROR, status=self.status, usage=free)
         if self.status < 400:
             what = f"the server redirects (status {self.status}), and no redirect is followed"

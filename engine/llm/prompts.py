@@ -186,6 +186,7 @@ def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, sho
         "launches": elsewhere,
         "lineage": lineage,
         "floor": context.floor,
+        "review": context.review,
         "profile": profile,
         "diagnosis": _within([_with_line(s, context, fence) for s in context.diagnosed.sentences], parts["diagnosis"]),
         "counters": sorted(context.diagnosed.counters.items()),

@@ -22,6 +22,7 @@ from engine.llm.plain_words import plain
 from engine.llm.prompts import PARTS, Telling
 from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
+from engine.llm.review import Review, bounds_right, review
 from engine.model import Program, Target
 from engine.profile.counters import CHEAP, FULL, Profile
 from engine.profile.diagnosis import Diagnosis
@@ -85,6 +86,24 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 _NO_BACKGROUND = Background()
 
 
+def check_settings(settings: LlmSettings) -> None:
+    """Raise UsageError or MachineError where no run could ask with these settings, before one has spent its time on anything else."""
+    LlmBudget(settings.limit, settings.price)
+    opened = _opened(settings)
+    if isinstance(opened, OpenAIClient):
+        opened.close()
+
+
+def _opened(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
+    """Where answers come from."""
+    if settings.replay is not None:
+        return Replayer(settings.replay)
+    if settings.batch is not None:
+        return BatchClient(settings.batch, settings.model)
+    options = ClientOptions(model=settings.model, timeout_s=settings.timeout_s, concurrency=settings.concurrency)
+    return OpenAIClient(options)
+
+
 class LlmSession:
     """Follows `engine.search.participants.Feed`. `mixture`, once it is set, is told what was spent.
 
@@ -99,9 +118,10 @@ class LlmSession:
         self.mixture: Mixture | None = None
         self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
-        self._server: OpenAIClient | None = None
-        self.batch: BatchClient | None = None
-        client: ChatClient = BudgetedClient(self._client(), self.budget)
+        opened = _opened(settings)
+        self._server = opened if isinstance(opened, OpenAIClient) else None
+        self.batch = opened if isinstance(opened, BatchClient) else None
+        client: ChatClient = BudgetedClient(opened, self.budget)
         self._recorder = (
             Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=resume, price=settings.price)
             if settings.replay is None
@@ -130,19 +150,9 @@ class LlmSession:
             self.judge,
         )
         self._edits: list[Node] = []
+        self._judged: list[Node] = []
+        self._reviews: list[Review] = []
         self._expectations: list[dict[str, Any]] = []
-
-    def _client(self) -> ChatClient:
-        settings = self._settings
-        if settings.replay is not None:
-            return Replayer(settings.replay)
-        if settings.batch is not None:
-            self.batch = BatchClient(settings.batch, settings.model)
-            return self.batch
-        self._server = OpenAIClient(
-            ClientOptions(model=settings.model, timeout_s=settings.timeout_s, concurrency=settings.concurrency)
-        )
-        return self._server
 
     # ---- the feed
 
@@ -150,6 +160,7 @@ class LlmSession:
         """Keep the judge's account and the outcomes of the model's edits."""
         if self.judge is not None:
             self.judge.booked(node)
+            self._judged.append(node)
         self._feed.booked(node)
         if node.proposal is not None and node.proposal.proposer == "llm":
             self._edits.append(node)
@@ -210,6 +221,8 @@ class LlmSession:
         """Hold what the model expected of its edits against the counters, while the profiler still answers."""
         self._charge()
         self._expectations = [self._expected(node) for node in self._edits]
+        found = [review(node, self._background.diagnose(node, 0.0).codes) for node in self._judged]
+        self._reviews = [one for one in found if one is not None]
 
     def _expected(self, node: Node) -> dict[str, Any]:
         expects = str(node.proposal.parameters.get("expects", "")) if node.proposal is not None else ""
@@ -245,10 +258,14 @@ class LlmSession:
             "spent": asdict(self.budget.spent),
             "models": {"code": s.model, "plan": s.plan_model, "judge": s.judge_model},
             "edits": self._expectations,
-            "judge": None
-            if self.judge is None
-            else {**asdict(self.judge.calibration), "faults": len(self.judge.faults)},
+            "judge": None if self.judge is None else self._record_of(self.judge),
         }
+
+    def _record_of(self, judge: Judge) -> dict[str, Any]:
+        """The judge's calibration, and what it expected of each step beside what came of it."""
+        right, compared = bounds_right(self._reviews)
+        found = {**asdict(judge.calibration), "faults": len(judge.faults), "bounds": compared, "bounds_right": right}
+        return {**found, "reviews": [{**asdict(one), "bound_right": one.bound_right} for one in self._reviews]}
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -273,6 +273,8 @@ def record_of(judge: Mapping[str, Any]) -> str:
         parts.append(f"rank correlation {judge['rank_correlation']:.2f}")
     if judge.get("error_doublings") is not None:
         parts.append(f"speedups off by {2 ** judge['error_doublings']:.2f}× on average")
+    if judge.get("bounds"):
+        parts.append(f"bottleneck as expected in {judge['bounds_right']} of {judge['bounds']}")
     parts.append(
         "disabled, as its scores did not predict the results" if judge.get("off") else f"weight {judge['weight']:.2f}"
     )

@@ -57,8 +57,8 @@ class Site:
 
     @property
     def launch_visible(self) -> bool:
-        """Whether edits may change the launch: every launch is seen, and its figures are known for every timing case."""
-        return bool(self.launches) and len(self.configs) == len(self.spec.time) > 0
+        """Whether edits may change the launch: every launch is seen and known for every timing case, and the kernel's head fixes none."""
+        return not self.kernel.fixes_launch and bool(self.launches) and len(self.configs) == len(self.spec.time) > 0
 
     @cached_property
     def body(self) -> Node:

@@ -23,7 +23,7 @@ class LaunchBounds(MatchedRule[_Bounded]):
 
     def match(self, site: Site) -> _Bounded | None:
         kernel = site.kernel
-        if not site.sound or not site.launch_visible or kernel.launch_bounds or "__launch_bounds__" in kernel.names:
+        if not site.sound or not site.launch_visible or kernel.limits_registers or "__launch_bounds__" in kernel.names:
             return None
         threads = {c.threads for c in site.configs_after({}) or ()}
         return _Bounded(site, threads.pop()) if len(threads) == 1 and kernel.loops else None

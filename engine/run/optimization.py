@@ -24,6 +24,7 @@ from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.guardrails import LIMITS, stopped
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
+from engine.llm.session import check_settings
 from engine.model import Evaluation, Failure, Outcome, Program, Refusal
 from engine.process.fair_lock import WAITED
 from engine.rewrite.proposal import Proposal
@@ -129,6 +130,8 @@ def optimize(
     out = options.out or default_folder(root, options.path, spec.kernel)
     if options.resume:
         check_version(out, SCHEMA)
+    if "llm" in options.proposers and options.llm is not None:
+        check_settings(options.llm)
     if "tuner" in options.proposers:
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)

@@ -18,13 +18,14 @@ from engine.spec.poison import plausible_word
 from engine.spec.spec_checks import check_scalar, struct_bytes
 
 FAMILIES = ("declared", "times3", "times001", "negated", "special")
-NAN = "nan"  # NaN and denormals: asked of a candidate where the original passes NaN on
+NAN = "nan"  # NaN, denormals and runs of zeros: asked of a candidate where the original passes NaN on
 # Each where the original's results with it are defined: infinities, and numbers of these powers of the type's largest one.
 INFINITE, _POWERS = "infinite", {"huge": 0.8, "large": 0.4}
 EXTREMES = (INFINITE, *_POWERS)
 _SCALES = {"times3": 3.0, "times001": 0.01, "negated": -1.0}
 _SPECIAL_SHARE = 16  # one element of so many becomes an awkward value
 _NAN_SHARE = 64  # one element of so many becomes NaN or denormal: most rows keep a finite result
+_ZEROS, _ZERO_SHARE = 64, 8  # beside NaN, one run of so many elements out of so many is zero: zero times NaN is no zero
 _LARGE = 1e4  # finite and large, but its square and its exponential's argument stay legal for what kernels do with it
 _MAX_ELEMENTS = 1 << 40
 
@@ -306,6 +307,8 @@ def _fill(
     elif family == "special" and _allows(spec, argument, family):
         _make_special(data, mean, deviation, bounds, dtype, seed, xp)
     elif family == NAN and _allows(spec, argument, family):
+        if bounds is None:
+            _put_zeros(data, seed, xp)
         _put(data, [math.nan, math.nan, dtype.tiny / 4, -dtype.tiny / 4], _NAN_SHARE, seed, xp)
     elif family in EXTREMES and _allows(spec, argument, family):
         most = math.inf if family == INFINITE else dtype.limits[1] ** _POWERS[family]
@@ -351,6 +354,11 @@ def _put(data: Array, values: list[float], share: int, seed: int, xp: Any) -> No
     places = rng.integers(0, data.size, count)
     drawn = np.array(values)[rng.integers(0, len(values), count)]
     data[xp.asarray(places)] = xp.asarray(drawn).astype(data.dtype)
+
+
+def _put_zeros(data: Array, seed: int, xp: Any) -> None:
+    runs = np.random.default_rng(seed ^ 0x2E50).random(-(-data.size // _ZEROS)) * _ZERO_SHARE < 1.0
+    data[xp.repeat(xp.asarray(runs), _ZEROS)[: data.size]] = 0.0
 
 
 def _cast(data: Array, dtype: DType) -> Array:

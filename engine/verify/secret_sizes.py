@@ -23,6 +23,7 @@ _MOST_SAMPLED = (
     1 << 20
 )  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
 _LEAST_BYTES = 64 << 10
+_LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
 
 Sizes = Mapping[str, int | float]
 
@@ -115,6 +116,17 @@ def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[
                 low, high = (middle, high) if fits else (low, middle)
             found.append({**base.sizes, name: low})
     return tuple(found)
+
+
+def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
+    """The smallest check case with one size beyond 2^19, and beyond 2^24: what a narrower type, or a mask, does not hold."""
+    if not spec.check:
+        return ()
+    smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
+    found = [
+        {**smallest.sizes, name: int(2 ** rng.uniform(low, high))} for name in _shape_names(spec) for low, high in _LONG
+    ]
+    return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 
 def _largest(spec: KernelSpec, sizes: Sizes, most_bytes: int) -> float:

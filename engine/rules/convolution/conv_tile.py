@@ -215,7 +215,7 @@ def _grid(tile: _Tile) -> tuple[str, ...] | None:
 def _bounds(site: Site, threads: int, results: int) -> list[Edit]:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use."""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
-    if site.kernel.launch_bounds or node is None:
+    if site.kernel.limits_registers or node is None:
         return []
     blocks = (512 if results <= 64 else 256) // threads  # of 128 registers, or 255
     text_ = f"__launch_bounds__({threads}, {blocks}) " if blocks > 1 else f"__launch_bounds__({threads}) "

@@ -253,7 +253,7 @@ def _bounds(site: Site, tiling: Tiling) -> Edit | None:
 
     With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers.
     """
-    if site.kernel.launch_bounds:
+    if site.kernel.limits_registers:
         return None
     twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)

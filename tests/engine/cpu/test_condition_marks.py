@@ -32,6 +32,7 @@ def _found(body: str, before: str = "") -> list[str]:
         ("switch (n) { case 3: y[0] = 1; break; default: y[0] = 2; }", ["case 3", "default"]),
         ("auto f = [&](int a) { return a != 4; }; y[0] = f(n);", ["a != 4"]),
         ("if constexpr (sizeof(int) == 4) { y[0] = 1; }", ["sizeof(int) == 4"]),
+        ("namespace cg = cooperative_groups; cg::tile<32> w = cg::part<32>(n > 3);", ["n > 3"]),
         ("while (true) { return; }", []),
         ("int a[(3 > 2) ? 4 : 5]; static_assert(4 > 3);", []),
     ],

@@ -52,6 +52,11 @@ def test_exits_are_marked_only_in_kernels() -> None:
     assert marked.splitlines()[6] == " optiml_leave(0x7fffffff, 0, __FILE__);}"
 
 
+def test_exits_are_marked_in_a_kernel_with_attributes() -> None:
+    marked = mark_exits("__global__ void __maxnreg__(64) k(int n) { if (n) return; }\n")
+    assert marked.startswith("__global__ void __maxnreg__(64) k(int n) { if (n) return optiml_leave(")
+
+
 def test_path_cannot_leave_its_string() -> None:
     first = prepare("int x;", 'a"\n#include "/etc/passwd', []).splitlines()[0]
     assert first.count('"') == 2

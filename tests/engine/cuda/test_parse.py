@@ -112,6 +112,37 @@ def test_syntax_that_the_grammar_does_not_know_hides_nothing_else():
     assert {"first", "second", "third"} <= {k.name for k in unit.kernels}
 
 
+HEADS = [  # each with the text of its launch bounds
+    ("__global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(1024) name", "1024"),
+    ("__global__ void __launch_bounds__(1024) __cluster_dims__(8, 1, 1) name", "1024"),
+    ("__global__ void __launch_bounds__(32 * (1 + 2), (2)) name", "32 * (1 + 2), (2)"),
+    ("__global__ __cluster_dims__(8, 1, 1) void name", ""),
+    ("__cluster_dims__(8, 1, 1) __global__ void name", ""),
+    ("__launch_bounds__(128) __global__ void name", "128"),
+    ("__global__ void __maxnreg__(64) name", ""),
+    ("__global__ void __maxnreg__(/* é */ (2 * (16 + MAX(1, 2))))\n    name", ""),
+    ("__global__ void __block_size__((256, 1, 1), (2, 1, 1)) name", ""),
+    ("__global__ void __attribute__((noinline)) name", ""),
+    ("__global__ __launch_bounds__(64) __attribute__((aligned(8))) void __cluster_dims__ (8) name", "64"),
+    ('extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128) name', "128"),
+    ("template <int B> static __global__ void __cluster_dims__(2) __launch_bounds__(B, MIN(3)) name", "B, MIN(3)"),
+    ("__global__ auto __launch_bounds__(64) __maxnreg__(32) name", "64"),
+]
+
+
+@pytest.mark.parametrize(("head", "bounds"), HEADS)
+def test_a_kernels_name_is_read_behind_any_attributes(head, bounds):
+    given = f"// __maxnreg__(1)\n{head}(const __grid_constant__ int n, float* x) {{ x[0] = n; }}\n".encode()
+    unit = parse(given, "k.cu")
+    kernel = unit.kernel("name")
+    assert unit.errors == ()
+    assert kernel.launch_bounds == bounds
+    assert [p.name for p in kernel.parameters] == ["n", "x"]
+    assert unit.text(kernel.name_span) == "name"
+    assert unit.text(kernel.span) == given.decode().split("\n", 1)[1].rstrip("\n")
+    assert kernel.attributes == {a for a in ("__cluster_dims__", "__block_size__", "__maxnreg__") if a in head}
+
+
 @pytest.mark.parametrize(("data", "line"), [(b"a\n\xff\n", 2), (b"a\nb\nc\0", 3)])
 def test_what_is_no_text_is_refused_with_its_line(data, line):
     with pytest.raises(SourceError) as error:

@@ -88,6 +88,13 @@ def test_a_masked_index_writes_some_elements_twice_and_others_never(bits: int) -
     assert "two threads write" in failure.reason
 
 
+def test_a_size_behind_a_mask_leaves_out_what_the_same_blocks_write_at_other_sizes() -> None:
+    """Only sizes beyond every case show it: from 2^26 on, and the mask has no bit of it."""
+    failure, _ = _judge(lambda i, n, threads: (i, _value(i)) if i < (n & ((1 << 26) - 1)) else None)
+    assert failure is not None
+    assert "leaves it out" in failure.reason
+
+
 def test_a_wrong_value_at_a_large_index_is_named() -> None:
     failure, _ = _judge(lambda i, n, threads: (i, _value(i) + (9.0 if i > 1 << 26 else 0.0)) if i < n else None)
     assert failure is not None

@@ -81,6 +81,14 @@ def test_prompts_are_what_was_reviewed(task: Task) -> None:
     assert text == GOLDEN.read_text()
 
 
+@pytest.mark.parametrize("role", ["plan", "kernel"])
+def test_planner_and_coder_hear_the_same_limits(task: Task, role: str) -> None:
+    prompts = Prompts(SENTENCE, Target())
+    asked = prompts.plan(task, STRATEGIES[0], "") if role == "plan" else prompts.kernel(task, "", "")
+    for limit in ("One launch", "No state between launches", "garbage at the start", "Every size counts: 1, odd ones"):
+        assert asked[0].content.count(limit) == 1, limit
+
+
 def test_no_prompt_names_a_shape_that_is_checked(task: Task) -> None:
     prompts = Prompts(SENTENCE, Target())
     said = "".join(

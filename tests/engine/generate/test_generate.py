@@ -102,7 +102,10 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(
     assert result["schema"] == SCHEMA
     assert result["mode"] == "predicted"
     assert result["reference"]["confirmed"]
-    assert (by["parallel"]["role"], by["parallel"]["ratio"], by["parallel"]["repairs"]) == ("yardstick", 1.0, 1), by
+    assert (by["parallel"]["role"], by["parallel"]["ratio"], by["parallel"]["repairs"]) == ("yardstick", 1.0, 1), (
+        by,
+        result["notes"],
+    )
     assert by["memory"]["right"]
     assert by["algorithm"]["role"] == "twin"  # other names, the same machine code
     assert by["library"]["ending"] == "screened_out"

@@ -68,3 +68,10 @@ def test_what_is_no_recording_is_named_with_its_line(tmp_path, text):
     (tmp_path / "c.jsonl").write_text(text)
     with pytest.raises(UsageError, match=r"c\.jsonl:1"):
         Replayer(tmp_path / "c.jsonl")
+
+
+def test_a_recording_of_another_version_is_named_as_such(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"format": 2, "digest": "a"}\n')
+    with pytest.raises(UsageError, match="is a recording of format 2, and this version reads format 1") as error:
+        Replayer(tmp_path / "c.jsonl")
+    assert error.value.where.endswith("c.jsonl:1")

@@ -208,6 +208,17 @@ def test_a_whole_kernel_brings_its_helper_and_its_launch(place):
     assert "int blocks = rows;" in text
 
 
+@pytest.mark.parametrize(
+    "before", ["__cluster_dims__(8, 1, 1) __launch_bounds__(1024)", "__maxnreg__(64)", "__block_size__((256), (2))"]
+)
+def test_a_whole_kernel_may_have_attributes_before_its_name(place, before):
+    _, text = edited(
+        answer(kernel=HELPER + WARP.replace("void softmax_kernel", f"void {before} softmax_kernel")), place
+    )
+    assert text.count("__global__") == 1
+    assert f"__global__ void {before} softmax_kernel(" in text
+
+
 def test_a_type_that_comes_with_a_whole_kernel_keeps_its_semicolon(place):
     types = "struct Pair {\n    float largest, sum;\n};\n\nenum Step { First, Second };\n\n"
     _, text = edited(answer(kernel=types + HELPER + WARP), place)

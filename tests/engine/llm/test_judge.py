@@ -8,7 +8,18 @@ pytest.importorskip("jinja2")
 
 from engine.cuda.kernel import Edit, Span
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
-from engine.llm.judge import GAIN, RISK, SCORE, Calibration, Estimate, Judge, rank_correlation, read_scores, score
+from engine.llm.judge import (
+    BOUND,
+    GAIN,
+    RISK,
+    SCORE,
+    Calibration,
+    Estimate,
+    Judge,
+    rank_correlation,
+    read_scores,
+    score,
+)
 from engine.llm.prompts import Telling, fence_for
 from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.rewrite.proposal import Proposal
@@ -29,7 +40,7 @@ class Says:
         found = []
         for key, summary in re.findall(r"^### (\w{8})\n<data-\w+>\n(.*)$", request.messages[-1].content, re.M):
             gain, risk = self.scores(summary)
-            found.append({"edit": key, "gain": gain, "risk": risk})
+            found.append({"edit": key, "gain": gain, "risk": risk, "bound": "memory"})
         return ChatAnswer(json.dumps({"scores": found}), "m", Usage(10, 10))
 
 
@@ -67,7 +78,7 @@ def test_scores_move_priors_and_are_kept():
     judge, scored = judged(Says(lambda summary: (4.0, 0.0) if "1" in summary else (1.0, 0.9)))
     assert scored[1].prior > 0.5 > scored[0].prior
     assert scored[1].parameters[SCORE] > 90
-    assert (scored[0].parameters[GAIN], scored[0].parameters[RISK]) == (100, 90)
+    assert [scored[0].parameters[key] for key in (GAIN, RISK, BOUND)] == [100, 90, "memory"]
     assert judge.calibration.scored == 3
 
 
@@ -106,6 +117,8 @@ def test_scores_are_read_with_words_around_them():
     text = 'Sure!\n```json\n{"scores": [{"edit": "k", "gain": 2, "risk": 0}]}\n```'
     assert read_scores(text, {"k"}) == {"k": Estimate(2, 0)}
     assert read_scores(text, {"k"})["k"].score == pytest.approx(score(2, 0))
+    with_bound = [text.replace('"risk": 0', f'"risk": 0, "bound": {bound}') for bound in ('"latency"', '"else"', "3")]
+    assert [read_scores(one, {"k"})["k"].bound for one in with_bound] == ["latency", "", ""]
     assert score(1e9, 0) == score(8, 0) < 1
     assert score(8, 1) == score(0.5, 1) < 0.5
     assert score(1, 0) == 0.5

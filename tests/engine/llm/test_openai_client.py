@@ -74,7 +74,9 @@ def test_429_is_tried_again_after_the_time_it_names(serve):
 def test_a_retry_after_beyond_the_limit_ends_at_once(serve):
     server = serve(status(429, Retry_After="3600"))
     begin = time.monotonic()
-    assert fault(server).fault is Fault.RATE_LIMITED
+    error = fault(server)
+    assert error.fault is Fault.RATE_LIMITED
+    assert error.what == "the server accepts no more requests (1 try; it asks to wait 3600 s)"  # it said 4 tries
     assert time.monotonic() - begin < 30
     assert len(server.requests) == 1
 

@@ -11,11 +11,11 @@ from engine.search.participants import Builds, Participants
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
-from engine.errors import MachineError, UsageError
+from engine.errors import MachineError, OptimlError, UsageError
 from engine.llm import feed
 from engine.llm.budget import Limit, Price
 from engine.llm.feed import Background, LlmFeed
-from engine.llm.judge import MOST_JUDGED
+from engine.llm.judge import MOST_JUDGED, Calibration
 from engine.llm.lesson_store import Memory
 from engine.llm.lessons import MemorySettings
 from engine.llm.node_context import Diagnosed
@@ -25,6 +25,7 @@ from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, fr
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
 from engine.profile.counters import Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
+from engine.run.optimization import Options, optimize
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import Budget
@@ -238,6 +239,33 @@ def test_a_question_for_a_batch_waits_for_its_diagnosis_and_not_for_ever(tmp_pat
     assert ("memory-bound" in line) is comes
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"replay": "nowhere.jsonl"}, "cannot be read"),
+        ({"replay": "broken.jsonl"}, "is not an exchange"),
+        ({"batch": "questions"}, "a batch needs the model's name"),
+        ({"batch": "answered", "model": "m"}, "responses.jsonl:1"),
+        ({"limit": Limit(usd=1.0), "model": "m"}, "needs the model's price"),
+        ({}, "no model server is configured"),
+    ],
+)
+def test_what_no_run_can_ask_with_is_refused_before_a_device_is_set_up(tmp_path, monkeypatch, settings, says):
+    """Each of these was told after the spec's validation, ten seconds and more into the run."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+    (tmp_path / "answered").mkdir()
+    (tmp_path / "answered" / "responses.jsonl").write_text("no answer\n")
+    (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
+    given = {key: tmp_path / value if key in ("replay", "batch") else value for key, value in settings.items()}
+    options = Options(tmp_path / "k.cu", "softmax_kernel", Budget(candidates=1), out=tmp_path / "out",
+                      proposers=("rules", "llm"), llm=LlmSettings(**given))  # fmt: skip
+    with pytest.raises(OptimlError) as error:
+        optimize(options, machine=None)  # it would fail at whatever it asked of one
+    assert says in f"{error.value.where}: {error.value.what}"
+
+
 # ---- plan, judge, account
 
 
@@ -308,6 +336,42 @@ def test_the_judge_scores_what_is_proposed_and_is_held_to_it(tmp_path, online):
     assert "llm" in {n.proposal.proposer for n in judged}
 
 
+@pytest.mark.parametrize(("expected", "helps"), [("memory", True), ("compute", True), ("memory", False)])
+def test_the_next_question_states_what_a_judge_expected_of_the_step(tmp_path, online, monkeypatch, expected, helps):
+    class Judging(Parts):
+        def __call__(self, handler):
+            request = handler.server.requests[-1]
+            if asked_for(request) != "judge":
+                return super().__call__(handler)
+            keys = re.findall(r"^### (\w{8})$", request["messages"][1]["content"], re.M)
+            scores = [{"edit": k, "gain": 3.0, "risk": 0.0, "bound": expected} for k in keys]
+            return handler.send(200, completion(json.dumps({"scores": scores})))
+
+    if not helps:
+        monkeypatch.setattr("engine.llm.judge._ENOUGH", 0)
+        monkeypatch.setattr("engine.llm.judge._LEAST_WEIGHT", 2.0)
+    server = online(Judging(code=faster("2.0")))
+    settings = LlmSettings(model="coder", judge_model="cheap", concurrency=1)
+    _, session = run(tmp_path, settings, factors=())
+    questions = [r["messages"][1]["content"] for r in server.requests if asked_for(r) == "code"]
+    said = [line for text in questions for line in text.splitlines() if line.startswith("A judge expected")]
+    told = session.summary["judge"]
+    if not helps:
+        assert not said
+        assert told["off"]
+        return
+    now = "as expected" if expected == "memory" else "not by compute as expected"
+    assert (
+        f"A judge expected the last step to make it 3x as fast; measured: 2x. It is bound by memory now, {now}." in said
+    )
+    assert not [line for line in questions[0].splitlines() if line.startswith("A judge expected")]  # about the original
+    assert told["bounds"] >= 1
+    assert told["bounds_right"] == (told["bounds"] if expected == "memory" else 0)
+    step = next(one for one in told["reviews"] if one["gain"] is not None)
+    assert (step["expected_gain"], step["expected_bound"], step["bound"]) == (3.0, expected, "memory")
+    assert json.loads(json.dumps(told)) == told
+
+
 def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
@@ -317,6 +381,8 @@ def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     best = tree.proposals(tree.root)[-1]
 
     class Marks:
+        calibration = Calibration(0, 0, None, 0.5)
+
         def scored(self, context, proposals, round):
             return [dataclasses.replace(p, prior=1.0) for p in proposals]
 

@@ -335,6 +335,7 @@ def test_a_judges_record_is_told() -> None:
         record_of(judge)
         == "5 of 9 scored edits measured, rank correlation 0.40, speedups off by 1.41× on average, weight 0.45"
     )
+    assert ", bottleneck as expected in 2 of 3, " in record_of({**judge, "bounds": 3, "bounds_right": 2})
     assert record_of({**judge, "off": True, "predicted": 5}).startswith("5 of 9 scored edits predicted")
     assert record_of({**judge, "off": True}).endswith("disabled, as its scores did not predict the results")
     assert (

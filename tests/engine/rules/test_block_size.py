@@ -21,6 +21,14 @@ PLANE_SIZES = {
 }
 
 
+@pytest.mark.parametrize("attribute", ["__cluster_dims__(2, 1, 1)", "__block_size__((256))"])
+def test_nothing_where_the_kernels_head_fixes_the_launch(attribute: str) -> None:
+    site = make(SCALE.replace("__global__ void", f"__global__ void {attribute}"), SCALE_LAUNCH)
+    assert site.kernel.attributes
+    assert site.sound
+    assert not propose(site, "block_size")
+
+
 def test_line_of_threads() -> None:
     site = make(SCALE, SCALE_LAUNCH)
     assert {p.parameters["x"] for p in propose(site, "block_size")} == {64, 128, 512, 1024}

@@ -19,3 +19,9 @@ def test_nothing_without_a_loop_or_a_visible_launch() -> None:
 def test_the_largest_block_is_assumed_anyway() -> None:
     site = make(ROWS, LAUNCH.replace("255", "1023").replace("256", "1024"), **SIZES)
     assert [p.parameters["resident"] for p in propose(site, "launch_bounds")] == [2]
+
+
+def test_nothing_beside_another_limit_of_registers() -> None:
+    site = make(ROWS.replace("void rows(", "void __maxnreg__(64) rows("), LAUNCH, **SIZES)
+    assert site.sound
+    assert not propose(site, "launch_bounds")

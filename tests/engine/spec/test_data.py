@@ -74,6 +74,13 @@ def test_nan_and_denormals_are_few_and_both_there(type_: str) -> None:
     assert not np.isinf(data).any()
 
 
+def test_beside_nan_stand_runs_of_zeros_as_long_as_a_warp() -> None:
+    """Zeros that an edit passes over hid a NaN in the other factor, and a warp of zeros one in what it was multiplied with."""
+    zero = _one(family=NAN, seed=3) == 0
+    assert 0.05 < zero.mean() < 0.25
+    assert zero[: len(zero) // 32 * 32].reshape(-1, 32).all(axis=1).any()
+
+
 def test_a_declared_range_has_no_nan_in_it() -> None:
     uniform = Argument("x", "float", "in", "n", Fill("uniform", "0", "1"))
     assert not takes_nan(_spec(uniform, Argument("i", "int", "in", "n")))

@@ -11,7 +11,7 @@ from engine.selftest.cases import original_text
 from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.secret_sizes import MOST_BLOCKS_Y, large_sizes, sampled_sizes, secret_cases, wide_sizes
+from engine.verify.secret_sizes import MOST_BLOCKS_Y, large_sizes, long_sizes, sampled_sizes, secret_cases, wide_sizes
 
 
 def _spec(folder: Path, name: str) -> KernelSpec:
@@ -93,3 +93,10 @@ def test_sampled_sizes_lie_between_the_cases_and_large_ones_far_beyond(tmp_path:
     assert elements[0] == max(buffer_elements(spec, spec.time[0]).values())
     assert all(1 << 29 < count <= 1 << 30 for count in elements[1:])
     assert all(bytes_needed(spec, Case("", sizes)) <= 3 << 34 for sizes in large)
+    long = long_sizes(spec, random.Random(3), 1 << 34)
+    for size, value in spec.check[0].sizes.items():
+        own = sorted(int(sizes[size]) for sizes in long if sizes[size] > 1 << 19)
+        assert own[0] < 1 << 21
+        assert all(
+            sizes[other] <= 600 for sizes in long if sizes[size] > 1 << 19 for other in sizes if other != size
+        ), value
