@@ -5,7 +5,7 @@
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign.toml`, at its commit. Each kernel goes through the
 commands that a user has: `optiml init` drafts and validates, without a GPU. Nothing of a spec is written by hand, but for the one
 `answer` that the list may hold for a kernel. It counts only where the draft asks for exactly one thing, and it is that line: it is
-put above the kernel while `optiml optimize` drafts the rest and validates.
+put above the kernel while `optiml optimize` drafts the rest and validates. Each row has the commit it was measured at.
 Kernels marked `held_out` are left out unless `--held-out` asks for them alone, or `--all` for both.
 Exit code 0, or 2 where a checkout is missing or stands at another commit.
 """
@@ -23,6 +23,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,19 +140,22 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "",
         "Kernels the tool was not built on, drawn by a seed from all definitions in ten public repositories at fixed commits"
         " (`benchmarks/foreign_draw.py`; the list: `benchmarks/foreign.toml`). Each is drafted and validated without a GPU and"
-        " without a spec written by hand. Half of the draw was put aside before the work began and looked at once, at its end.",
+        " without a spec written by hand. Half of the draw was put aside: it is measured at the end of a round of work, and not worked on.",
         "",
         "```",
         "python benchmarks/foreign.py --all --checkouts DIR --record benchmarks/results/foreign.json --page docs/foreign.md",
         "```",
         "",
-        *_READ,
+        _counted(rows),
+        "",
+        *_READ.splitlines(),
+        "",
     ]
     for held in (False, True):
         some = [row for row in rows if row["held_out"] is held]
         if not some:
             continue
-        drafted, helped = (sum(row["state"] == state for row in some) for state in ("as drafted", "one answer"))
+        drafted, helped = (sum(row["state"] == state for row in some) for state in _GOOD)
         half = "Put aside" if held else "Open"
         lines += [
             f"## {half}: {drafted + helped} of {len(some)} reach a validated spec ({helped} of them with one answer)",
@@ -170,27 +174,62 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-# What reading the drafts and the reasons showed, of the record in benchmarks/results.
-_READ = (
-    "Wanted were 75 %, no false reason, and no accepted draft without meaning. Missed: 14 of 60. Of the 21 open kernels that are left,"
-    " seven cannot run without a GPU (CUTLASS, inline PTX, fp8, a device heap), six take a type of a library that is not in the"
-    " repository (OpenCV's `PtrStep`, PyTorch's accessors and random state), three write to no buffer, and one has a data race."
-    " The other four ask for what a spec cannot say (pointers in a buffer, a parameter pack) or for inputs and strides that depend on"
-    " each other.",
-    "",
-    "The two drafts that the open half gained were read: both are meaningful. One open reason is imprecise: `Args` of `_launch_thread`"
-    " is a parameter pack, not a missing class. `pack2` goes beyond its buffer because the drafted inputs do not belong together,"
-    " which is the draft's fault. False reasons of the half that was put aside: `srad_cuda_2` and `sparse24_largest_mask_2d_cu` do"
-    " write; the second comes of the class of structs with pointers, is fixed since, and was not measured again. The struct of"
-    " `euclid` was known from an earlier reading; its class was tried on a case of our own. Nothing else of that half was worked on.",
-    "",
+def _counted(rows: Sequence[dict[str, Any]]) -> str:
+    """What the record says of the figures that were wanted."""
+    good = sum(row["state"] in _GOOD for row in rows)
+    share = 100 * good / len(rows) if rows else 0.0
+    word = "Reached" if share >= _WANTED else "Missed"
+    left = [row["reason"] for row in rows if row["state"] not in _GOOD]
+    why = {said: sum(bool(re.search(pattern, reason)) for reason in left) for pattern, said in _KINDS}
+    parts = [f"{count} {said}" for said, count in why.items() if count]
+    named = f" Of the {len(left)} others (one may have several reasons) {', '.join(parts)}." if parts else ""
+    return f"Wanted: {_WANTED} %. {word}: {good} of {len(rows)} ({share:.0f} %).{named}"
+
+
+_GOOD, _WANTED = ("as drafted", "one answer"), 75
+# Words of a reason -> what the page counts it as.
+_KINDS = (
+    (r"cannot run on the CPU|C\+\+ compiler reports", "cannot be tried without a GPU"),
+    (r"template argument", "leave template arguments open"),
+    (r"is defined in no file of the repository", "take a type that the repository does not define"),
+    (r"the kernel (?:writes|wrote) to no buffer", "write to no buffer"),
+    (r"data races|another order of threads", "race"),
+    (r"__constant__", "read constants that host code fills"),
+    (r"pointers in buffers|parameter pack", "take what a spec cannot say"),
+    (
+        r"suitable inputs|no trial run touches|trial runs end early|indices come from another",
+        "need inputs that belong together",
+    ),
+    (r"no expression of the sizes", "have buffers whose size no expression explains"),
+    (r"what '#if", "stand behind a condition"),
 )
+# What reading the drafts and the reasons of the record in benchmarks/results showed.
+_READ = (ROOT / "benchmarks" / "foreign_read.md").read_text(encoding="utf-8")
 
 
 def _cell(text: str) -> str:
     # The line that would close a gap is of use at a terminal.
-    short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))[:_SHOWN]
+    short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))
+    short = _grouped(short)[:_SHOWN]
     return short.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _grouped(reason: str) -> str:
+    """A reason with the buffers named together whose sizes are missing for the same one."""
+    found = re.findall(r"the size of '([^']+)': (.*?)(?=; the size of '|; the launch: |$)", reason)
+    for why in dict.fromkeys(why for _, why in found):
+        names = [name for name, each in found if each == why]
+        if len(names) > 1:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            together = f"the sizes of '{names[0]}', '{names[1]}'{more}: {why}"
+            reason = reason.replace(f"the size of '{names[0]}': {why}", together, 1)
+            for name in names[1:]:
+                reason = reason.replace(f"; the size of '{name}': {why}", "", 1)
+    return reason
+
+
+def _place(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["repository"], row["file"], row["kernel"]
 
 
 def chosen(kernels: Iterable[Foreign], options: argparse.Namespace) -> list[Foreign]:
@@ -212,7 +251,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", type=Path, default=LIST, help="the kernels (default: benchmarks/foreign.toml)")
     parser.add_argument("--held-out", action="store_true", help="those that were put aside, alone")
     parser.add_argument("--all", action="store_true", help="both halves")
-    parser.add_argument("--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match; other rows of the record stay"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="kernels examined at a time")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     parser.add_argument("--drafts", type=Path, metavar="DIR", help="a folder for the drafts, one file a kernel")
     parser.add_argument("--page", type=Path, help="the Markdown table to write")
@@ -225,21 +267,28 @@ def main(given: Sequence[str] | None = None) -> int:
         at = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
         if at != kernel.commit:
             parser.error(f"{folder} is not at {kernel.commit}")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if options.only and options.record and options.record.exists():
+        before = json.loads(options.record.read_text(encoding="utf-8"))
+        rows = [{"measured": before["commit"], **row} for row in before["kernels"]]
+    order = [(k.repository, k.file, k.kernel) for k in listed(options.list)]
     start = head(SCHEMA, __file__, given, begin)  # before the record itself changes the checkout
-    for kernel in kernels:
-        row = examine(kernel, options.checkouts.resolve())
-        data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
-        rows.append(data)
-        if options.drafts and row.draft:
-            options.drafts.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
-            (options.drafts / f"{name}.txt").write_text(row.draft, encoding="utf-8")
-        if options.record:  # after each: a run of hours that is stopped has something to show
-            record = {**start, "kernels": rows}
-            options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
-    good = sum(row["state"] in ("as drafted", "one answer") for row in rows)
+    checkouts = options.checkouts.resolve()
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for kernel, row in zip(kernels, pool.map(lambda each: examine(each, checkouts), kernels), strict=True):
+            data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
+            data["measured"] = start["commit"]
+            rows = [other for other in rows if _place(other) != _place(data)]
+            rows = sorted([*rows, data], key=lambda each: order.index(_place(each)))
+            if options.drafts and row.draft:
+                options.drafts.mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
+                (options.drafts / f"{name}.txt").write_text(row.draft, encoding="utf-8")
+            if options.record:  # after each: a run of hours that is stopped has something to show
+                record = {**start, "kernels": rows}
+                options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
+    good = sum(row["state"] in _GOOD for row in rows)
     print(f"{good} of {len(rows)} reach a validated spec with at most one answer")
     if options.page:
         options.page.write_text(page(rows), encoding="utf-8")

@@ -46,6 +46,10 @@ class RefusedError(OptimlError):
     """The input is well formed, but nothing can be certified with it: the spec does not validate."""
 
 
+class NotPredictedError(RefusedError):
+    """The spec validates, and the original's speed cannot be predicted: a search of it needs a GPU."""
+
+
 class MachineError(OptimlError):
     """A part of this machine is missing or failed: GPU, driver, compiler, sandbox, disk."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,3 +67,49 @@ def test_the_page_shows_answers_apart() -> None:
     text = page(kernels)
     assert "## Open: 2 of 3 reach a validated spec (1 of them with one answer)" in text
     assert '| a/b | `k.cu` `m` | one answer | `kernel = "k<8>"` |' in text
+
+
+def test_the_page_counts_what_the_record_holds() -> None:
+    rows = [
+        {
+            "repository": "a/b",
+            "file": "k.cu",
+            "kernel": f"k{i}",
+            "held_out": i > 2,
+            "answer": "",
+            "state": state,
+            "reason": reason,
+        }
+        for i, (state, reason) in enumerate(
+            (
+                ("as drafted", ""),
+                (
+                    "asks",
+                    "the size of 'x': why; write: args.x = 1; the size of 'y': why; write: args.y = 1; the launch: unseen",
+                ),
+                ("refused", "the kernel 'k' has data races: race on 'y'"),
+                ("asks", "an output: the kernel writes to no buffer that it is given, so nothing can be compared"),
+            )
+        )
+    ]
+    text = page(rows)
+    assert "Missed: 1 of 4 (25 %)" in text
+    assert "Of the 3 others (one may have several reasons) 1 write to no buffer, 1 race." in text
+    assert "the sizes of 'x', 'y': why; the launch: unseen" in text
+    assert "## Open: 1 of 3" in text
+
+
+def test_rows_of_other_kernels_stay_in_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "list.toml").write_text(
+        '[[repository]]\nname = "a/b"\ncommit = ""\nkernels = [\n'
+        '    { file = "k.cu", kernel = "one", held_out = false },\n    { file = "k.cu", kernel = "two", held_out = false },\n]\n'
+    )
+    states = iter(("asks", "asks", "as drafted"))
+    monkeypatch.setattr(foreign, "examine", lambda kernel, checkouts: foreign.Row(kernel, next(states), "", "", 1.0))
+    record = tmp_path / "record.json"
+    arguments = ["--checkouts", str(tmp_path), "--list", str(tmp_path / "list.toml"), "--record", str(record)]
+    assert foreign.main(arguments) == 0
+    assert foreign.main([*arguments, "--only", "one$"]) == 0
+    rows = json.loads(record.read_text())["kernels"]
+    assert [(row["kernel"], row["state"]) for row in rows] == [("one", "as drafted"), ("two", "asks")]
+    assert all("measured" in row for row in rows)

@@ -11,7 +11,7 @@ from engine.commands.options import print_json
 from engine.commands.targets import Target, parse_targets
 from engine.cuda.load import load_program, repository_root
 from engine.cuda.parse import parse
-from engine.errors import OptimlError, UsageError
+from engine.errors import NotPredictedError, OptimlError, UsageError
 from engine.process.sandbox import sandbox
 from engine.report.terminal import Live
 from engine.run.machine import make_machine
@@ -47,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     ) as live:
         made, _, notes = maker.drafted(target.file, known, form=form)
         live.phase("validating the draft")
-        refused = _refusal(maker, target, name, made) if validate and not made.missing else ""
+        refused, unpredicted = _refusal(maker, target, name, made) if validate and not made.missing else ("", "")
+    if unpredicted:
+        notes = (*notes, f"the draft is valid, and a search of it needs a GPU: {unpredicted}")
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]
     path = write_spec(target.file, made.spec.kernel, made.text, form) if arguments.write else None
     if arguments.format == "json":
@@ -89,8 +91,11 @@ def _kernel(target: Target) -> str:
     raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 
-def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> str:
-    """Why `optimize` would not take the draft: it is read and validated as a search does it; "" where it would."""
+def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> tuple[str, str]:
+    """Why `optimize` would not take the draft, which is read and validated as a search does it; and why this machine cannot search it.
+
+    Both are "" where it can.
+    """
     lines = "".join(f"// optiml: {line}\n" for key, line in lines_of(made.text).items() if key != "file")
     machine = None
     try:
@@ -104,9 +109,11 @@ def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> str:
             evaluator.open(program)
         finally:
             evaluator.close()
+    except NotPredictedError as error:
+        return "", str(error)
     except OptimlError as error:
-        return str(error)
+        return str(error), ""
     finally:
         if machine is not None:
             machine.close()
-    return ""
+    return "", ""

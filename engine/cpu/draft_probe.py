@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,22 @@ _ENDS = {
     "misaligned",
     "timeout",
 }  # findings that end a run: what it had touched by then says nothing
+_BUSY = 4  # times as long as the work takes that it may wait for a core
+
+
+def _core_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class _Watch:
+    """What a trial takes, in seconds of a core: a busy machine is no reason to end trials."""
+
+    def __init__(self) -> None:
+        self._core_s, self._begin = _core_s(), time.monotonic()
+
+    def spent_s(self) -> float:
+        return max(_core_s() - self._core_s, (time.monotonic() - self._begin) / _BUSY)
 
 
 @dataclass(frozen=True)
@@ -71,10 +88,15 @@ class CpuProbe:
         self._binary = machine.build(sliced.text, spec.file, spec, [expression])
         self._spent_s = self._spent_on_roles_s = 0.0
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
+        self._ended: dict[tuple[tuple[str, int], ...], str] = {}  # trials that ended early, with why
 
     def touched(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Elements touched of each buffer, by parameter."""
         return self._reached(sizes, 0)
+
+    def ended(self, sizes: Mapping[str, int]) -> str:
+        """What ended the trial of `touched` at these sizes early; "" where it ran to its end, or there was none."""
+        return self._ended.get(trial_key(sizes), "")
 
     def moved(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """As `touched`, with all whole numbers in buffers 1 instead of 0."""
@@ -88,9 +110,9 @@ class CpuProbe:
         length = self._lengths.get(trial_key(sizes))
         if length is None or self._spent_on_roles_s > _MAX_ROLES_S:
             return {}
-        begin = time.monotonic()
+        watch = _Watch()
         done = self._run(sizes, length, 0, first_contents=False)
-        self._spent_on_roles_s += time.monotonic() - begin
+        self._spent_on_roles_s += watch.spent_s()
         if done is None or {f.kind for f in done.findings} & _ENDS:
             return {}
         read = {f.array for f in done.findings if f.kind == "uninitialised"}
@@ -124,21 +146,41 @@ class CpuProbe:
         drawn = any(a.role in ("in", "inout") and a.fill.kind != "constant" for a in spec.arguments)
         return Meaning(tuple(lost), constant=drawn and bool(same) and all(same))
 
-    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> list[Case]:
-        """The cases that end in a finding, as of an access beyond a buffer. Raises as the others."""
-        found = []
-        for case in cases if self._spent_s <= _MAX_S else ():
-            begin = time.monotonic()
-            launch = evaluate(self._program, spec, 0, case.sizes)
-            if not can_launch(launch):
-                found.append(case)
+    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
+        """The cases that end in a finding, as of an access beyond a buffer, with what it says. Raises as the others."""
+        found = {}
+        for case in cases:
+            if self._spent_s > _MAX_S:
+                break
+            watch = _Watch()
+            job = self._job(spec, case)
+            if job is None:
+                found[case.name] = "cannot be launched"
                 continue
-            buffers = poisoned(spec, case, 1, "declared")
-            binary = replace(self._binary, spec=spec)
-            done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
-            found += [case] if done.findings else []
-            self._spent_s += time.monotonic() - begin
+            done = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_TRIAL_S)[0]
+            if done.findings:
+                found[case.name] = done.findings[0].message
+            self._spent_s += watch.spent_s()
         return found
+
+    def racy(self, spec: KernelSpec, cases: Sequence[Case]) -> frozenset[str]:
+        """The names of the cases in which threads race. Raises as the others."""
+        found = set()
+        for case in cases if not self._machine.degraded else ():
+            if self._spent_s > _MAX_S:
+                break
+            watch = _Watch()
+            if (job := self._job(spec, case)) is not None:
+                seen = self._machine.races(replace(self._binary, spec=spec), [job], deadline_s=_MAX_TRIAL_S)
+                found |= {case.name for finding in seen if finding.kind == "race"}
+            self._spent_s += watch.spent_s()
+        return frozenset(found)
+
+    def _job(self, spec: KernelSpec, case: Case, *, count: bool = False) -> CpuJob | None:
+        launch = evaluate(self._program, spec, 0, case.sizes)
+        if not can_launch(launch):
+            return None
+        return CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=count)
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements the kernel accesses in a case, and how much fewer when its sizes are halved.
@@ -162,10 +204,9 @@ class CpuProbe:
         return counted[0] * growth ** (halvings - 1), growth
 
     def _count(self, spec: KernelSpec, case: Case) -> float | None:
-        launch = evaluate(self._program, spec, 0, case.sizes)
-        if not can_launch(launch):
+        job = self._job(spec, case, count=True)
+        if job is None:
             return None
-        job = CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=True)
         (done,) = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_COUNT_S)
         if done.counts is None or any(f.kind in _ENDS for f in done.findings):
             return None
@@ -174,19 +215,24 @@ class CpuProbe:
     def _reached(self, sizes: Mapping[str, int], whole: int) -> dict[str, int]:
         most, product = max(sizes.values(), default=0), math.prod(sizes.values())
         least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
+        ended = ""
         for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
             if self._spent_s > _MAX_S:
+                ended = ended or f"has no more time after {_MAX_S:g} s of trials"
                 break
-            begin = time.monotonic()
+            watch = _Watch()
             done = self._run(sizes, length, whole)
-            self._spent_s += time.monotonic() - begin
+            self._spent_s += watch.spent_s()
             kinds = {f.kind for f in done.findings} if done else set()
             if done and not kinds & _ENDS:
                 lanes = {a.name: parse_dtype(a.type).lanes for a in self._spec.arguments}
                 self._lengths[trial_key(sizes)] = length
                 return {name: -(-n // lanes[name]) for name, n in done.touched.items() if n}
+            ended = next((f.message for f in done.findings if f.kind in _ENDS), "") if done else "cannot be launched"
             if "out_of_bounds" not in kinds:
                 break
+        if not whole:
+            self._ended[trial_key(sizes)] = ended
         return {}  # it ended there: what it had touched by then says nothing
 
     def _run(self, sizes: Mapping[str, int], length: int, whole: int, *, first_contents: bool = True) -> CpuRun | None:

@@ -32,9 +32,9 @@ class Unsupported(OptimlError):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong with a run. `message` is a sentence; `line` is of the kernel's file, 0 where not known.
+    """One thing wrong with a run. `message` is a sentence; `line` is of `file`, 0 where not known.
 
-    `index` counts elements of `array` from its start. `thread` and `block` are (x, y, z).
+    `file` is "" for the kernel's own. `index` counts elements of `array` from its start. `thread` and `block` are (x, y, z).
     """
 
     kind: FindingKind
@@ -45,6 +45,7 @@ class Finding:
     thread: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     step: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,18 @@ class Lines:
         return [*found, *((file, line) for _, _, _, file, line in around)]
 
     def line(self, offset: int) -> int:
+        return self.place(offset)[1]
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """(file, line) of the source: the file is "" where it is `path`, the line 0 where it is not known."""
         frames = self.frames(offset)
         for file, line in frames:
             if file == self._path:
-                return line
+                return "", line
         for file, line in frames:
             if not file.startswith((self._include, "/usr", "optiml_entries")) and "optiml_" not in file:
-                return line
-        return 0
+                return file, line
+        return "", 0
 
     def _load(self) -> None:
         from elftools.elf.elffile import ELFFile

@@ -36,8 +36,9 @@ class Report:
     limited: bool = False
 
 
-def _where(line: int) -> str:
-    return f" (line {line})" if line else ""
+def _at(line: int, file: str) -> str:
+    """The place that a line is, "" where it is not known; `file` is "" for the kernel's own."""
+    return "" if not line else f"line {line} of {file}" if file else f"line {line}"
 
 
 def _element(array: str, index: int) -> str:
@@ -53,48 +54,51 @@ class _Access:
     index: int
     size: int
     total: int
-    line: int
+    place: str  # "" where it is not known
 
 
 def _message(kind: str, extra: str, access: _Access) -> str:
-    array, index, size, total, line = access.array, access.index, access.size, access.total, access.line
+    array, index, size, total, place = access.array, access.index, access.size, access.total, access.place
+    where = f" ({place})" if place else ""
     verb = "writes" if access.write else "reads"
     match kind, extra:
         case "out_of_bounds" | "shared_out_of_bounds", "nowhere":
-            return f"{verb} memory outside all arrays{_where(line)}"
+            return f"{verb} memory outside all arrays{where}"
         case "out_of_bounds" | "shared_out_of_bounds", _:
             shared = "shared array " if kind.startswith("shared") else ""
-            return f"{verb} {shared}{_element(array, index)}, which has {total} elements{_where(line)}"
+            return f"{verb} {shared}{_element(array, index)}, which has {total} element{'s' * (total != 1)}{where}"
         case "uninitialised", _:
-            return f"reads {_element(array, index)} before it is written{_where(line)}"
+            return f"reads {_element(array, index)} before it is written{where}"
         case "input_written", _:
-            return f"writes {_element(array, index)}, an input{_where(line)}"
+            return f"writes {_element(array, index)}, an input{where}"
         case "barrier_divergence", "two_barriers":
-            return f"threads of a block wait at different barriers: line {line} and line {index}"
+            return f"threads of a block wait at different barriers: {place} and line {index}"
         case "barrier_divergence", "skipped":
-            return f"the barrier at line {line} is not reached by all threads of the block"
+            return f"the barrier at {place} is not reached by all threads of the block"
         case "barrier_divergence", "warp_op":
-            return f"lanes of a warp execute different warp operations: line {line} and line {index}"
+            return f"lanes of a warp execute different warp operations: {place} and line {index}"
         case "barrier_divergence", "mask":
-            return f"lane {index} calls the warp operation at line {line} with a mask that does not contain it"
+            return f"lane {index} calls the warp operation at {place} with a mask that does not contain it"
         case "deadlock", "warp":
-            other = f", which wait at line {index}" if index and index != line else ""
-            return f"lanes wait at line {line} for lanes of their warp that never arrive{other}"
+            other = f", which wait at line {index}" if index and f"line {index}" != place else ""
+            return f"lanes wait at {place} for lanes of their warp that never arrive{other}"
         case "deadlock", _:
-            other = f" while others wait at line {index}" if index and index != line else ""
-            return f"threads wait at the barrier at line {line}{other}: deadlock"
+            other = f" while others wait at line {index}" if index and f"line {index}" != place else ""
+            return f"threads wait at the barrier at {place}{other}: deadlock"
         case "assert", _:
-            return f"an assertion fails{_where(line)}"
+            return f"an assertion fails{where}"
         case "misaligned", _:
-            return f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{_where(line)}"
+            return (
+                f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{where}"
+            )
         case "crash", "argument_count":
             return f"the kernel takes {index} arguments, the spec has {size}"
         case "crash", "argument_size":
             return f"argument {index + 1} of the kernel has {size} bytes, the spec's argument a different size"
         case "crash", "shared_size":
-            return f"a shared array exceeds the limit of a block{_where(line)}"
+            return f"a shared array exceeds the limit of a block{where}"
         case "undefined", _:
-            return f"shifts by the width of a type or more, or indexes past the end of an array{_where(line)}"
+            return f"shifts by the width of a type or more, or indexes past the end of an array{where}"
         case "crash", _:
             number = int(extra.removeprefix("signal_")) if re.fullmatch(r"signal_\d{1,3}", extra) else 0
             return f"terminates with {_SIGNALS.get(number, 'a signal')}"
@@ -108,7 +112,7 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     index, size, write, element, total = (int(w) for w in rest[4:9])
     coordinates = [int(w) for w in rest[9:15]]
     step, has_thread, extra = int(rest[15]), rest[16] == "1", rest[17]
-    line = line or lines.line(pc)
+    file, line = ("", line) if line else lines.place(pc)
     array = ""
     if array_number >= _SHARED_BASE:
         array = shared_name if re.fullmatch(r"\w+", shared_name) else "shared"
@@ -117,10 +121,10 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     elements = total // max(element, 1)
     kind = _CRASHES.get(extra, kind) if kind == "crash" else kind
     name = _KINDS[kind]
-    message = _message(kind, extra, _Access(write, array, index, size, elements, line))
+    message = _message(kind, extra, _Access(write, array, index, size, elements, _at(line, file)))
     thread = (coordinates[0], coordinates[1], coordinates[2]) if has_thread else None
     block = (coordinates[3], coordinates[4], coordinates[5]) if has_thread else None
-    found = Finding(name, message, line, array, index if array else None, thread, block, step)
+    found = Finding(name, message, line, array, index if array else None, thread, block, step, file)
     return found, f"{extra} {write}"
 
 
@@ -135,12 +139,12 @@ def _join_races(sides: list[tuple[Finding, str]]) -> list[Finding]:
         first, _ = group[0]
         array = next((f.array for f, _ in group if f.array), "")
         verbs = [("updates" if "atomic" in e else "writes") if e.endswith("1") else "reads" for _, e in group]
-        parts = [f"one thread {verb} it at line {f.line}" for (f, _), verb in zip(group, verbs, strict=True)]
+        parts = [f"one thread {verb} it at {_at(f.line, f.file)}" for (f, _), verb in zip(group, verbs, strict=True)]
         if len(parts) == 2:
             parts[1] = parts[1].replace("one thread", "another")
         what = f"'{array}'" if array else "a variable"
         message = f"race on {what}: {', '.join(parts)}, with no order between them"
-        found = Finding("race", message, first.line, array, first.index, None, None, first.step)
+        found = Finding("race", message, first.line, array, first.index, None, None, first.step, first.file)
         result.setdefault((array, *sorted(f.line for f, _ in group)), found)
     return list(result.values())
 

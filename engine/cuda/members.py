@@ -73,6 +73,7 @@ def _function(item: Item, offset: int, expand: Callable[[set[str]], set[str]], *
     names = {t.text for t in head if t.kind == "name"}
     if (
         not head
+        or _points(head)
         or expand(names) & _SPACES
         or any(a.text == "=" and b.text in ("default", "delete") for a, b in pairwise(item.head))
     ):
@@ -91,6 +92,13 @@ def _function(item: Item, offset: int, expand: Callable[[set[str]], set[str]], *
     yield Cut(place, place, _BOTH)
     if not constant and body >= 0:
         yield from _without(item, body, ";", offset)
+
+
+def _points(head: Sequence[Token]) -> bool:
+    """Whether a declaration is of a reference or pointer to an array or function: `T (&rows)[8]`, `int (*f)(int)`."""
+    at = next((i for i, token in enumerate(head) if token.text == "("), len(head))
+    texts = [token.text for token in head[at + 1 : at + 4]]
+    return len(texts) == 3 and texts[0] in ("&", "*") and head[at + 2].kind == "name" and texts[2] == ")"
 
 
 def _lambdas(tokens: Sequence[Token], offset: int) -> Iterator[Cut]:

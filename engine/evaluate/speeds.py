@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
-from engine.errors import RefusedError
+from engine.errors import NotPredictedError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.size_relations import relations
 from engine.model import CaseTiming, LaunchConfig, Measurement
@@ -124,7 +124,7 @@ class Speeds:
         self._random.seed(secret)
 
     def _times_us(self, built: Built) -> list[float]:
-        """Predicted time of each timing case, from the accesses counted in small runs. Raises RefusedError where that takes too long
+        """Predicted time of each timing case, from the accesses counted in small runs. Raises NotPredictedError where that takes too long
         and where the prediction does not hold.
         """
         if not self._original_us:
@@ -132,7 +132,7 @@ class Speeds:
                 self._shrink *= over
         counted = self._count(built)
         if counted.failed:
-            raise RefusedError(
+            raise NotPredictedError(
                 f"the kernel's accesses cannot be counted on the CPU: a run {counted.failed}", do="measure it on a GPU"
             )
         times, moved_by = [], []
@@ -159,11 +159,11 @@ class Speeds:
     def _doubt(
         self, built: Built, full: Full, runs: CountedRuns, held: tuple[Sizes, AccessCounts] | None, time_us: float
     ) -> None:
-        """Raise RefusedError where other inputs, or the run that had no part in the prediction, lead to another time."""
+        """Raise NotPredictedError where other inputs, or the run that had no part in the prediction, lead to another time."""
         if any(counts != runs.base[0] for counts in runs.base):
             times = [self._time_us(built, full, extrapolate(runs, full, sample=i)) for i in range(len(runs.base))]
             if max(times) > _REPEATS * min(times):
-                raise RefusedError(
+                raise NotPredictedError(
                     f"not predicted: with other inputs of the same sizes it is {max(times) / min(times):.2g} times as long "
                     f"(more than {_REPEATS:g})", do="measure it on a GPU",
                 )  # fmt: skip
@@ -171,7 +171,7 @@ class Speeds:
             other = self._time_us(built, full, extrapolate(runs, full, start=held))
             missed = max(time_us / other, other / time_us)
             if missed > _HELD_OUT:
-                raise RefusedError(
+                raise NotPredictedError(
                     f"not predicted: a run that was held out misses what the others predict by {missed:.2g} times "
                     f"(more than {_HELD_OUT:g})", do="measure it on a GPU",
                 )  # fmt: skip

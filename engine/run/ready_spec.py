@@ -24,10 +24,12 @@ from engine.run.spec_writing import Form, with_lines
 from engine.settings.folders import cache_folder
 from engine.settings.scratch import scratch_folder
 from engine.spec.draft import Draft, draft
+from engine.spec.draft_trials import KEEPING, other_shapes
 from engine.spec.find import described, find_spec, partial_table, project_options
 from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, proposal
 from engine.spec.kernel_spec import CompileOptions, KernelSpec, LaunchExpr
 from engine.spec.reader import spec_of
+from engine.spec.spec_text import with_checks
 from engine.spec.tables import Table, comment_tables, split_kernel
 
 Source = Literal["declared", "recorded", "drafted"]
@@ -171,12 +173,29 @@ class SpecMaker:
         """A draft as it is, gaps and all, where it comes from, and what it was not tried with. Raises as `ready`."""
         base = split_kernel(known.kernel)[0]
         found = self._recorded(self._root, base) if self._recorded is not None else None
-        if found is not None and form == "comments":
-            return found, "recorded", ()
         options = known.options
+        if found is not None and form == "comments":
+            return self._checked(found, load_program(file, kernels=[base], include=options.include, unit=options.unit))
         program = load_program(file, kernels=[base], include=options.include, unit=options.unit)
         made, notes = self._probed(program, known, form, file.name)
         return made, "drafted", notes
+
+    def _checked(self, found: Draft, program: Program) -> tuple[Draft, Source, tuple[str, ...]]:
+        """A recorded spec, checked at other sizes where the kernel fails on its own at those that follow from the recording."""
+        if found.missing or self._static:
+            return found, "recorded", ()
+        with scratch_folder() as scratch:
+            try:
+                machine = CpuMachine(cache_folder() / "cpu", sandbox=self._box, scratch=scratch)
+                probe = CpuProbe(program, found.spec, machine, self._root)
+                failing = probe.failing(found.spec, found.spec.check)
+                shapes = other_shapes(probe, found.spec, failing) if failing else ()
+            except OptimlError as error:
+                return found, "recorded", (f"the recorded spec was not tried: {error}",)
+        if not shapes:
+            return found, "recorded", ()
+        text = with_checks(found.text, shapes, KEEPING)
+        return replace(found, spec=replace(found.spec, check=shapes), text=text), "recorded", ()
 
     def _probed(self, program: Program, known: Known, form: Form, toml_file: str) -> tuple[Draft, tuple[str, ...]]:
         """A draft with extents and roles as runs on the CPU show them, and why it has none of that."""

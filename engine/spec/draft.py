@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.instances import launched_instances
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
-from engine.spec.draft_trials import Trials, halvings, inputs
+from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
@@ -23,7 +24,8 @@ from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk, varied
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
+from engine.spec.size_gaps import Reach, constants_gap, no_size, unfilled_constants
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
 from engine.spec.types import template_defaults
@@ -31,10 +33,10 @@ from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
+Ended = Callable[[Mapping[str, int]], str]
 
 
 _BLOCK = 256  # threads of a launch that is assumed
-_MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _LAUNCH = "the launch: "
 _UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
 
@@ -56,15 +58,16 @@ class Draft:
 class _Way:
     """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
 
-    `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
-    `grids` are expressions for extents of the launch's
-    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing
-    case's lengths. `rows`: how long a row of a buffer may be. `shapes`: to check instead of those that follow from the sizes.
+    `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
+    host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
+    `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
+    `shapes`: to check instead of those that follow from the sizes.
     """
 
     probe: Probe | None = None
     moved: Probe | None = None
     roles: Roles | None = None
+    ended: Ended | None = None
     launching: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     tiled: bool = False
@@ -110,9 +113,9 @@ def draft(
             way, made = found, made_by(found)
     if probe is None:
         return made
-    way = replace(
-        way, probe=probe, moved=moved, roles=roles, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec)
-    )
+    ended = trials.ended if trials is not None else None
+    way = replace(way, probe=probe, moved=moved, roles=roles, ended=ended)
+    way = replace(way, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
     made = made_by(way)
     if not way.tiled and _open(made):
         # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
@@ -127,19 +130,30 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
     """The draft as its trial runs leave it; with a gap where no inputs are known that say something."""
     positive, problem = inputs(trials, made.spec, lambda: made_by(replace(way, positive=True)).spec)
     if problem:
-        drawn = [a.name for a in made.spec.arguments if a.role in ("in", "inout")]
-        asked = f"suitable inputs: with random ones {problem}; write a fill"
-        gap = Gap(asked, f"args.{drawn[0]}" if drawn else "")
-        mark = "// optiml: " if made.text.startswith("//") else ""
-        return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
+        return _asked(made, problem)
     way = replace(way, positive=positive)
     failing = trials.failing(made.spec, made.spec.check)
     if failing:
-        other = [case for case in varied(made.spec) if not trials.failing(made.spec, (case,))]
-        way = replace(way, shapes=tuple([c for c in made.spec.check if c not in failing] + other)[:_MOST_SHAPES])
+        shapes = other_shapes(trials, made.spec, failing)
+        if not shapes:
+            return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
+        way = replace(way, shapes=shapes)
         made = made_by(way)
     count = halvings(trials, made.spec)
     return made_by(replace(way, halvings=count)) if positive or count else made
+
+
+def _asked(made: Draft, problem: str) -> Draft:
+    """The draft with a gap: inputs with which the kernel does something that can be compared."""
+    drawn = [a.name for a in made.spec.arguments if a.role in ("in", "inout")]
+    whole = [a.name for a in made.spec.arguments if _is_index(a)]
+    asked = f"suitable inputs: with random ones {problem}; write a fill"
+    if len(whole) > 1:
+        names = "', '".join(whole)
+        asked += f" (the contents of '{names}' may have to belong together)"
+    gap = Gap(asked, f"args.{(whole or drawn)[0]}" if drawn else "")
+    mark = "// optiml: " if made.text.startswith("//") else ""
+    return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
 
 
 def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
@@ -182,21 +196,24 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     rows = _set_strides(parts, way)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
-    extents, tables, touched = _extents(usage, parts, sizes, replace(way, rows=rows))
-    if touched:  # a pointer of a struct that no trial follows may be null
+    reach = _reach(usage, parts, sizes, replace(way, rows=rows))
+    if reach.touched:  # a pointer of a struct that no trial follows may be null
         parts = [
-            p for p in parts if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in touched
+            p
+            for p in parts
+            if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in reach.touched
         ]
     _set_roles(usage, parts, sizes, way)
     for part in parts:
         if part.argument.role != "scalar":
-            table = tables.get(part.argument.name)
-            _set_extent(part, extents.get(part.argument.name), table, usage, missing, way.untried)
+            _set_extent(part, reach, usage, missing, way.untried)
     for part in parts:
-        _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
+        _set_fill(part, {p.argument.name: p.argument for p in parts}, reach.tables, usage)
         if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
             part.notes.append("assumed: positive, as other inputs give no numbers")
+    if constants := unfilled_constants(program, unit, kernel):
+        missing.append(Gap(constants_gap(constants)))
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
     unnamed = any("." in gap.key.removeprefix("args.") for gap in missing)  # what a pointer of a struct points to
     if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()) and not unnamed:
@@ -267,7 +284,7 @@ def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: lis
     if not kernel.template_parameters:
         return ""
     names = {p.partition("=")[0].split()[-1] for p in kernel.template_parameters}
-    for arguments in _launched(program, kernel) or ():
+    for arguments in launched_instances(program, kernel.name):
         words = set(re.findall(r"(?<!\w)[A-Za-z_]\w*", arguments))
         if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
             return arguments
@@ -302,10 +319,8 @@ def _is_type(text: str) -> bool:
     return True
 
 
-def _extents(
-    usage: Usage, parts: list[Part], sizes: list[str], way: _Way
-) -> tuple[dict[str, Extent], dict[str, Indirect], set[str]]:
-    """Buffers' sizes as far as something explains them, those of buffers whose indices come from others, and what a trial touched."""
+def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reach:
+    """How far trials and the text show that the kernel reaches into its buffers."""
     trials: dict[str, list[Trial]] = {}
     later: dict[str, list[Trial]] = {}
     static: dict[str, list[Trial]] = {}
@@ -314,11 +329,13 @@ def _extents(
     # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
     indices = any(_is_index(p.argument) for p in parts)
     failed = False  # some trial gave nothing before others did
+    ended = ""
     # With no size at all one trial says everything: nothing can vary.
     for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled, divided=way.divided)):
         if way.probe is not None and (sizes or at == 0):
             reached = way.probe(chosen)
             failed |= not reached and not trials
+            ended = ended or (way.ended(chosen) if way.ended is not None else "")
             for name, touched in reached.items():
                 trials.setdefault(name, []).append((chosen, touched))
             for name, touched in way.moved(chosen).items() if way.moved is not None and indices else ():
@@ -344,7 +361,8 @@ def _extents(
         if name not in extents and (size := _as_others(trials.get(name, []), [e.text for e in extents.values()])):
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
-    return extents, {name: table for name, table in tables.items() if table is not None}, {*trials}
+    found = {name: table for name, table in tables.items() if table is not None}
+    return Reach(extents, found, {*trials}, way.probe is not None, ended)
 
 
 def _as_others(trials: list[Trial], sizes: list[str]) -> str:
@@ -392,10 +410,9 @@ def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> 
             part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
 
 
-def _set_extent(
-    part: Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[Gap], untried: str
-) -> None:
+def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untried: str) -> None:
     name = part.argument.name
+    extent, table = reach.extents.get(name), reach.tables.get(name)
     if part.extent:
         part.argument = replace(part.argument, size=part.extent)
         return
@@ -405,14 +422,7 @@ def _set_extent(
         return
     looked_up = any(name in usage.indexed_by(other) for other in usage.uses)
     if extent is None or looked_up:
-        why = (
-            "its indices come from another buffer"
-            if looked_up
-            else f"the text does not show it, and the kernel was not tried: {untried}"
-            if untried
-            else "no expression of the sizes explains what is touched"
-        )
-        missing.append(Gap(f"the size of '{name}': {why}", f"args.{name}"))
+        missing.append(Gap(f"the size of '{name}': {no_size(name, reach, untried, looked_up)}", f"args.{name}"))
         return
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:
@@ -463,7 +473,7 @@ def _render(
         "launch": [] if way.launch is not None else ["assumed: the launch, as the host's cannot be read"],
         "check": [
             *(["assumed: the kernel is made for whole tiles"] if way.whole else []),
-            *(["assumed: shapes at which the kernel keeps to its buffers"] if way.shapes else []),
+            *([KEEPING] if way.shapes else []),
         ],
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.shapes import varied
 
 _MOST_ACCESSES = 2e10  # of elements, in a timing case; ours: some tens of milliseconds on a current GPU
+KEEPING = "assumed: shapes at which the kernel keeps to its buffers"  # said of shapes that trials chose
+_MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2
 
 
 class Trials(Protocol):
-    """Runs of a complete draft (`engine.cpu.draft_probe.CpuProbe`)."""
+    """Runs of a draft (`engine.cpu.draft_probe.CpuProbe`)."""
+
+    def ended(self, sizes: Mapping[str, int]) -> str:
+        """What ended the trial at these sizes early, in words; "" where it ran to its end, or there was none."""
 
     def meaning(self, spec: KernelSpec) -> Meaning:
         """What the check cases show."""
 
-    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> list[Case]:
-        """The cases in which the kernel fails on its own."""
+    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> Mapping[str, str]:
+        """The names of the cases in which the kernel fails on its own, with what it does there."""
+
+    def racy(self, spec: KernelSpec, cases: Sequence[Case]) -> Collection[str]:
+        """The names of the cases in which threads race."""
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements are accessed in a case, how much fewer when its sizes are halved; None: that cannot be told."""
@@ -47,6 +56,17 @@ def inputs(trials: Trials, spec: KernelSpec, positive: Callable[[], KernelSpec])
         names = "', '".join(found.not_finite)
         return False, f"most of '{names}' is no number in the checks"
     return False, "every output is one value in all checks" if found.constant else ""
+
+
+def other_shapes(trials: Trials, spec: KernelSpec, failing: Collection[str]) -> tuple[Case, ...]:
+    """Cases to check a draft with where some of its own fail, most of them like its own; none where all do.
+
+    A block that is larger than a row may stay in a buffer and still write where its neighbour does: cases without races come first.
+    """
+    found = [case for case in spec.check if case.name not in failing]
+    found += [case for case in varied(spec) if not trials.failing(spec, (case,))]
+    racy = trials.racy(spec, found)
+    return tuple([case for case in found if case.name not in racy] or found)[:_MOST_SHAPES]
 
 
 def halvings(trials: Trials, spec: KernelSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,10 @@ class ParameterTypes:
         if dtype is not None:
             return DraftedType(dtype)
         name, kind = parameter.name, parameter.base
+        if any(re.search(rf"\.\.\.\s*{re.escape(kind)}$", p) for p in self.kernel.template_parameters):
+            return DraftedType(
+                None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")
+            )
         if parameter.pointer and kind == "void":
             return DraftedType(parse_dtype("uint8"))
         try:

@@ -26,12 +26,24 @@ def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str,
     for argument in spec.arguments:
         if (argument.role != "scalar" or argument.value) and not spec.fields(argument.name):
             rows.append((f"args.{argument.name}", f"args.{argument.name} = {_argument(argument)}"))
-    for key, cases in (("check", spec.check), ("time", spec.time)):
-        rows.append((key, f"{key} = [{', '.join(_case(c) for c in cases)}]"))
+    rows += [("check", _cases("check", spec.check)), ("time", _cases("time", spec.time))]
     lines = [f"{text}  # {'; '.join(notes[key])}" if notes.get(key) else text for key, text in rows]
     lines += [f"# missing: {m}" for m in missing]
     prefix = "// optiml: " if form == "comments" else ""
     return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+def with_checks(text: str, cases: Sequence[Case], note: str) -> str:
+    """The text of a spec with other cases to check; the rest stays as it is."""
+    lines = []
+    for line in text.splitlines():
+        prefix, found, _ = line.partition("check = [")
+        lines.append(f"{prefix}{_cases('check', cases)}  # {note}" if found and prefix in ("", "// optiml: ") else line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cases(key: str, cases: Sequence[Case]) -> str:
+    return f"{key} = [{', '.join(_case(c) for c in cases)}]"
 
 
 def _table(values: Mapping[str, object]) -> str:

@@ -180,6 +180,9 @@ class _NoLines:
     def line(self, offset: int) -> int:
         return offset % 7
 
+    def place(self, offset: int) -> tuple[str, int]:
+        return ("", "k.cuh")[offset % 2], offset % 7
+
 
 def _compiler_log(data: bytes) -> None:
     log = _text(data)

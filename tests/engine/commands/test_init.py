@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.errors import MachineError
+from engine.errors import MachineError, NotPredictedError, RefusedError
 from engine.spec.find import find_spec
 from tests.runtime import with_runtime
 
@@ -77,6 +77,25 @@ def test_a_draft_beside_a_spec_is_not_validated_as_if_both_counted(
 
 def _no_machine(*_: object, **__: object) -> None:
     raise MachineError("no C++ compiler here")
+
+
+def test_a_draft_whose_speed_cannot_be_predicted_is_valid(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unpredicted(*_: object, **__: object) -> None:
+        raise NotPredictedError("not predicted: other inputs", do="measure it on a GPU")
+
+    monkeypatch.setattr("engine.commands.init.make_machine", unpredicted)
+    assert main(["init", str(file)]) == 0
+    said = capsys.readouterr().err
+    assert "the draft is valid, and a search of it needs a GPU: not predicted: other inputs" in said
+    monkeypatch.setattr("engine.commands.init.make_machine", _refusing)
+    assert main(["init", str(file)]) == 1
+    assert "optimize rejects this draft" in capsys.readouterr().err
+
+
+def _refusing(*_: object, **__: object) -> None:
+    raise RefusedError("the kernel has data races", "k.cu", "fix the kernel")
 
 
 def test_a_second_table_is_added_to_an_optiml_toml(file: Path, tmp_path: Path) -> None:

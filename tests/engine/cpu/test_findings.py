@@ -262,3 +262,16 @@ def test_one_value_stored_by_a_warp_at_once_is_no_race(name: str, make: Make) ->
     arguments = [("x", "in", data()), ("y", "inout", np.zeros(64, np.float32)), ("n", "scalar", N)]
     found = make(text, "k", launch(3, 64), arguments).races((0, 1))
     assert bool(found) == races, found
+
+
+def test_a_line_of_a_header_names_the_header(make: Make) -> None:
+    text = """
+#line 90 "parts/store.cuh"
+__device__ __noinline__ void store(float* y, int i) { y[i] = 1.0f; }
+#line 4 "k.cu"
+__global__ void k(float* y) { store(y, threadIdx.x + 1); }
+"""
+    kernel = make(text, "k", launch(1, 32), [("y", "out", np.zeros(1, np.float32))])
+    (finding,) = kernel.runs((0,))[0].findings[:1]
+    assert (finding.file, finding.line) == ("parts/store.cuh", 90)
+    assert finding.message.endswith("which has 1 element (line 90 of parts/store.cuh)")

@@ -139,6 +139,8 @@ def test_a_file_for_two_sides(newline: str, mark: bytes) -> None:
         "static_assert(sizeof(int) == 4, \"int\");\nstruct Host; int f(Host*);\n" + KERNEL,
         "class P { public: P(float a) : v(a) {} private: friend struct Q; float v; };\n"
         "__global__ void k(P* p, float* x) { x[0] = sizeof(P); }",
+        "struct R { float (&rows)[8]; int (*pick)(int); __device__ R(float (&r)[8]) : rows(r) {} float sum() const { return rows[0]; } };\n"
+        "__global__ void k(float* x) { float a[8]; R r(a); x[0] = r.rows[1]; }",
         "#pragma once\n#pragma GCC diagnostic ignored \"-Wall\"\n#warning old\n" + KERNEL,
         "int a = 1, b[] = {1, 2}; float* d_x; std::string s{\"x\"};\n__global__ void k(float* d_x) { d_x[0] = 1; }",
     ],

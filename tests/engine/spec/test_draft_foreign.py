@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from engine.cpu.draft_probe import CpuProbe
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, draft
+from engine.spec.draft_trials import Trials, other_shapes
+from engine.spec.kernel_spec import Case, KernelSpec
 from tests.engine.spec.drafts import program
 
 
@@ -189,3 +192,114 @@ def test_a_parameter_that_is_a_class_is_asked_for() -> None:
     assert [gap for gap in missing if gap.key == "kernel"] == [
         "the template argument for 'typename T': write it in the kernel's name"
     ]
+
+
+def test_constants_that_host_code_fills_are_named(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__constant__ int planes;
+__constant__ float weights[4] = {1, 2, 3, 4};
+__device__ int count() { return planes; }
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) for (int p = 0; p < count(); ++p) y[i + p * n] = x[i + p * n] * weights[p & 3];
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert "'planes'" in gap
+    assert "weights" not in gap
+    assert "host code fills" in gap
+    assert not gap.key
+
+
+def test_a_trial_that_ends_early_says_where(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[(long long)i << 40];
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+""",
+        tmp_path,
+    )
+    said = " ".join(made.missing)
+    assert "'x': trial runs end early: the kernel reads memory outside all arrays (line 4)" in said
+
+
+def test_inputs_that_belong_together_are_asked_for(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* lengths, const int* starts, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int start = starts[i], word = start / 32, length = lengths[i];
+    for (int j = 0; j < length / 2 + 1; ++j) atomicAdd(&y[word + j], x[i]);
+}
+void run(const int* l, const int* s, const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(l, s, x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("suitable inputs: with random ones at each of the drafted sizes the kernel writes y[")
+    assert "the contents of 'lengths', 'starts' may have to belong together" in gap
+    assert gap.key == "args.lengths"
+
+
+def test_a_parameter_pack_is_called_one() -> None:
+    made = draft(
+        program(
+            "template <typename T, typename... Args> __global__ void k(T* y, int n, Args... args) { y[n] = f(args...); }"
+        ),
+        "k",
+    )
+    assert list(made.missing) == ["'args' is a parameter pack ('Args...'): a spec names single parameters"]
+
+
+def test_template_arguments_come_from_what_the_host_template_is_instantiated_with() -> None:
+    code = """
+template <typename T, int N> __global__ void k(const T* x, T* y, int n) {
+    int i = blockIdx.x * N + threadIdx.x;
+    if (i < n) y[i] = x[i];
+}
+template <typename U, int TILE> void run(const U* x, U* y, int n) { k<U, TILE><<<(n + TILE - 1) / TILE, TILE>>>(x, y, n); }
+"""
+    explicit = draft(
+        program(code + "template void run<unsigned char, 64>(const unsigned char*, unsigned char*, int);"), "k"
+    )
+    assert explicit.spec.steps[0].template_args == "unsigned char, 64"
+    called = code + (
+        "template <typename V> void both(const V* x, V* y, int n) { run<V, 128>(x, y, n); }\n"
+        "void all(const short* x, short* y, int n) { both<short>(x, y, n); }\n"
+    )
+    assert draft(program(called), "k").spec.steps[0].template_args == "short, 128"
+    assert draft(program(code), "k").spec.steps[0].template_args == "float, 256"  # nothing shows them: assumed
+
+
+def test_shapes_in_which_a_fixed_block_races_with_itself_are_not_checked() -> None:
+    class Narrow:
+        """What a block of 4 x 8 threads does on rows of fewer elements: in few rows it goes beyond the buffer, in many it races."""
+
+        def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
+            return {c.name: "writes y[9]" for c in cases if c.sizes["cols"] < 8 and c.sizes["rows"] < 5}
+
+        def racy(self, spec: KernelSpec, cases: Sequence[Case]) -> set[str]:
+            return {c.name for c in cases if c.sizes["cols"] < 8}
+
+    code = """
+__global__ void k(const float* x, float* y, int rows, int cols) {
+    if (threadIdx.x < rows && threadIdx.y < cols) y[threadIdx.x * cols + threadIdx.y] = x[threadIdx.x * cols + threadIdx.y];
+}
+void run(const float* x, float* y, int rows, int cols) { k<<<1, dim3(4, 8)>>>(x, y, rows, cols); }
+"""
+    spec = draft(program(code), "k").spec
+    trials = cast(Trials, Narrow())
+    failing = trials.failing(spec, spec.check)
+    assert failing
+    found = other_shapes(trials, spec, failing)
+    assert found
+    assert all(case.sizes["cols"] >= 8 for case in found)
+    assert any(case.sizes["cols"] < 8 for case in spec.check if case.name not in failing)  # some only race
