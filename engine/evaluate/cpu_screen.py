@@ -123,6 +123,11 @@ class CpuScreen:
             self._spec, self._machine, built, self._wide, self._secret.launch,
             lambda item, outputs: self._compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
         )  # fmt: skip
+        if outside := self._runs.samples(built, self._random).outside():
+            case, message = outside
+            raise RefusedError(
+                f"timing case {case.name}: the original kernel fails: {message}", where, "correct the spec's sizes"
+            )
         if self._builder.defences.added_conditions:
             self._conditions = AddedConditions(self._machine, built, self._strict, positive_parameters(self._spec))
         return built

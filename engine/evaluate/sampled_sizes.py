@@ -298,6 +298,26 @@ class SampledSizes:
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]
 
+    def outside(self) -> tuple[Case, str] | None:
+        """A timing case at which a sampled block of the original leaves a buffer, and how."""
+        if len(self.spec.steps) != 1:
+            return None
+        tiles, jobs = Tiles(self.spec, self.rng.getrandbits(40), _TILE), list[tuple[Case, CpuJob]]()
+        for case in self.spec.time:
+            try:
+                (launch,) = self.machinery.launches(self.original.program, case.sizes)
+                job = self._job(case, launch, tiles, loose=False)
+            except OptimlError:
+                continue
+            if job is not None:
+                jobs.append((case, job))
+        runs = self.machinery.run(self.original.extra, [job for _, job in jobs]) if jobs else []
+        for (case, _), run in zip(jobs, runs, strict=True):
+            for finding in run.findings:
+                if finding.kind == "out_of_bounds":
+                    return case, finding.message
+        return None
+
     def _job(self, case: Case, launch: LaunchConfig, tiles: Tiles, loose: bool) -> CpuJob | None:
         """A run of some of the original's blocks. None where its inputs cannot be made. Raises SpecError."""
         contents = tiles.of(case)

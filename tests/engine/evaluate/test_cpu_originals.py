@@ -60,6 +60,38 @@ def test_an_original_with_atomics_is_not(cpu: Machine, tmp_path: Path) -> None:
         evaluator.open(program)
 
 
+PARTIAL = """\
+// optiml: args.x = { role = "in", size = "n", fill = "normal" }
+// optiml: args.out = { role = "out", size = "SIZE" }
+// optiml: check = [{ n = 1900 }, { n = 2000 }]
+// optiml: time = [{ n = 1000000 }]
+__global__ void first(const float* x, float* out, int n) {
+    int i = blockIdx.x * blockDim.x;
+    if (threadIdx.x == 0 && i < n) out[blockIdx.x] = x[i];
+}
+
+void launch(const float* x, float* out, int n) {
+    first<<<(n + 255) / 256, 256>>>(x, out, n);
+}
+"""
+
+
+def test_a_buffer_that_is_too_small_at_a_timing_case_is_refused(cpu: Machine, tmp_path: Path) -> None:
+    """A drafted spec held on its check cases, and the timed launch wrote a thousand elements into eight."""
+    evaluator, program = _evaluator(cpu, tmp_path, PARTIAL.replace("SIZE", "8"))
+    with (
+        closing(evaluator),
+        pytest.raises(RefusedError, match=r"timing case n=1000000: .*writes out\[\d+\], which has 8 e"),
+    ):
+        evaluator.open(program)
+
+
+def test_one_that_is_large_enough_is_not(cpu: Machine, tmp_path: Path) -> None:
+    evaluator, program = _evaluator(cpu, tmp_path, PARTIAL.replace("SIZE", "(n + 255) / 256"))
+    with closing(evaluator):
+        evaluator.open(program)
+
+
 SUM = """\
 // optiml: args.g = { role = "in", size = "n", fill = { kind = "uniform", low = 1, high = 1.9 } }
 // optiml: args.s = { role = "inout", size = "1", fill = { kind = "constant", low = 0 } }
