@@ -5,7 +5,7 @@
 Each arm searches each kernel of the cassette (`benchmarks/cassette.py`), or the FILEs, with the same seed and the same number of
 candidates. Questions go through the batch mode; recorded answers are at hand at once, so no arm waits, and an arm that reaches a program
 gets the same answer there as any other. Questions without an answer stay in `<out>/<kernel>/<arm>/batch`, for whoever answers them next.
-Every row is kept as soon as it is there; `--resume` goes on, `--seconds` begins no row after that time (exit code 4: rows are
+Every row is kept as soon as it is there, with its commit; `--resume` goes on, `--seconds` begins no row after that time (exit code 4: rows are
 missing). Compared are the speedups of the suggestions, one without a suggestion as 1: the geometric mean of the ratios to the first
 arm with a 95 % interval by a percentile bootstrap over kernels. Predicted and measured rows never stand in one record.
 """
@@ -69,7 +69,13 @@ def main(given: Sequence[str] | None = None) -> int:
     ]
     asked = {"schema": SCHEMA, "candidates": options.candidates, "seed": options.seed, "device": options.device}
     stated = provenance(options.answers)
-    record: dict[str, Any] = {**head(SCHEMA, __file__, given, begin), **asked, "answers": stated, "rows": {}}
+    record: dict[str, Any] = {
+        **head(SCHEMA, __file__, given, begin),
+        **asked,
+        "arms": arms,
+        "answers": stated,
+        "rows": {},
+    }
     if options.resume and options.record.exists():
         earlier = json.loads(options.record.read_text(encoding="utf-8"))
         if any(earlier.get(key) != value for key, value in asked.items()):
@@ -79,7 +85,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for arm in arms:
             key = f"{file.stem}/{arm}"
             if key not in record["rows"] and time.monotonic() < ends:
-                record["rows"][key] = row_of(file, arm, options)
+                record["rows"][key] = {**row_of(file, arm, options), "commit": record["commit"]}
                 write(options.record, {**record, "summary": summary(record["rows"], arms)})
     print(table(record["rows"], arms))
     return INCOMPLETE if len(record["rows"]) < len(files) * len(arms) else 0

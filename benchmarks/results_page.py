@@ -67,7 +67,7 @@ def _model_arms(results: Path) -> list[str]:
         f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}, {record['candidates']} "
         f"candidates a search. Every value: [{path.name}](../benchmarks/results/{path.name}); who wrote the answers, and how: "
         "[provenance.json](../benchmarks/answers/provenance.json).",
-        model_arms.table(record["rows"], list(record["summary"]["arms"])),
+        model_arms.table(record["rows"], record["arms"]),
         *([record["note"]] if record.get("note") else []),
     ]
 
