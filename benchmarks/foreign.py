@@ -211,7 +211,7 @@ def _cell(text: str) -> str:
     # The line that would close a gap is of use at a terminal.
     short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))
     short = _grouped(short)[:_SHOWN]
-    return short.replace("|", "\\|").replace("<", "&lt;")
+    return short.replace("|", "\\|").replace("<", "&lt;").replace("](", "]&#40;")
 
 
 def _grouped(reason: str) -> str:
