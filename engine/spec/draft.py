@@ -11,7 +11,7 @@ from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.aliasing import shared_buffers
 from engine.cuda.instances import launched_instances
 from engine.cuda.kernel import Kernel, Unit
-from engine.cuda.launch import sites
+from engine.cuda.launch import hidden_launch, sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
@@ -38,7 +38,7 @@ Ended = Callable[[Mapping[str, int]], str]
 
 _BLOCK = 256  # threads of a launch that is assumed
 _LAUNCH = "the launch: "
-_UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
+_ADD = "add launch.grid and launch.block"
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     if way.launch is not None:
         spec = replace(spec, steps=(replace(spec.steps[0], launch=way.launch),))
     else:
-        host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _UNSEEN)
+        host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _unseen(program, kernel))
     threads = usage.threads(sizes) if problem else ""
     if threads:
         host = {}
@@ -270,6 +270,16 @@ def _note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
 def _split(name: str) -> tuple[str, str]:
     base, _, rest = name.partition("<")
     return base.strip(), rest.strip().removesuffix(">").strip()
+
+
+def _unseen(program: Program, kernel: Kernel) -> str:
+    """Why no launch of the kernel is known."""
+    place = hidden_launch(program, kernel.name)
+    return (
+        f"{place} hands the kernel on, and what launches it is not read; {_ADD}"
+        if place
+        else f"no host code launches the kernel; {_ADD}"
+    )
 
 
 def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:

@@ -372,3 +372,13 @@ def test_a_caller_that_passes_one_buffer_twice_is_named() -> None:
     (line,) = (line for line in made.text.splitlines() if "args.y" in line)
     assert "assumed: a buffer of its own, but k.cu:8 passes that of 'x';" in line
     assert "of its own" not in draft(_program(LAUNCHER), "k").text
+
+
+def test_a_kernel_that_is_launched_through_a_pointer_is_not_said_to_be_launched_by_nobody() -> None:
+    through = LAUNCHER.replace(
+        "k<<<blocks, threads>>>(x, y, n);", "auto chosen = &k; chosen<<<blocks, threads>>>(x, y, n);"
+    )
+    missing = draft(_program(through.replace("if (i < n)", "if (i < x[0])")), "k").missing
+    (launch,) = [m for m in missing if m.startswith("the launch: ")]
+    assert "hands the kernel on" in launch
+    assert "k.cu:" in launch
