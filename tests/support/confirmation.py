@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.evaluate.suggestion_runs import SuggestionRuns
+from engine.evaluate.sampled_sizes import SampledSizes
 
 
 def confirm_lightly(patch: pytest.MonkeyPatch) -> None:
     """No whole builds by nvcc and no sampled sizes: seconds of each suggestion, with tests of their own."""
     patch.setattr("engine.run.whole_check.find_nvcc", lambda: None)
-    patch.setattr(SuggestionRuns, "samples", lambda runs, rng: None)
+    for method in ("draw", "outside"):
+        patch.setattr(SampledSizes, method, lambda samples: None)

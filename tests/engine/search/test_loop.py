@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import engine.search.loop
+import engine.search.progress
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
 from engine.rewrite.proposal import Proposal
@@ -419,7 +420,8 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
 def test_what_the_search_itself_takes_has_a_stage_each(tmp_path, monkeypatch):
     """Writing a candidate's text and booking it were in no stage, so nobody saw where that time went."""
     clock = [0.0]
-    monkeypatch.setattr(engine.search.loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (engine.search.loop, engine.search.progress):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def slow(owner, name, seconds):
         plain = getattr(owner, name)
