@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ _SIZES = 384  # that are sampled beside the large ones
 _TILE = 65_521  # elements after which first contents repeat: a prime, so that no mask or multiple of a block meets the same ones
 _CONTENTS = 8  # first contents of the buffers, which the sizes have in turn: drawing and writing them takes longer than the runs. Ours
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
+BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is large: what takes longer is left out. Ours
 _MOST_BLOCKS = 96  # of a candidate's sample
 _MOST_A_SIDE = 4  # blocks of a candidate in the place of one of the original, along one axis
 _LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
@@ -57,7 +58,19 @@ class _Known:
     job: CpuJob
     run: CpuRun
     loose: bool = False  # its buffers are aligned as their elements alone, which an edit need not allow for
+    long: bool = False  # one size alone is so large that an edit need not be launchable there
     wide: CpuRun | None = None
+
+
+class _Wanted(NamedTuple):
+    """A size at which the original is to be run."""
+
+    case: Case
+    large: bool
+    launch: LaunchConfig
+    job: CpuJob
+    loose: bool
+    long: bool
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Machinery:
     launches: Callable[[Program, Sizes], tuple[LaunchConfig, ...]]
     whole: Callable[[Built, Case], Failure | bool]  # whether it is right, run whole; False: too large for that
     widened: Callable[[CpuJob], tuple[CpuBinary, CpuJob] | None]
+    briefly: Run | None = None  # `run` with less time, for sizes whose sampled blocks may have much to do
 
 
 @dataclass
@@ -96,28 +110,33 @@ class SampledSizes:
         self.draw()
         if not self._known:
             return None, Guardrail(NAME, "not checked", self._why or "no size could be sampled")
-        jobs = []
+        pairs: list[tuple[_Known, CpuJob]] = []
         for known in self._known:
             try:
                 (launch,) = self.machinery.launches(built.program, known.case.sizes)
             except OptimlError as error:
+                if known.long:
+                    continue
                 return Failure(error.what, case=known.case.name), Guardrail(NAME, "failed", error.what)
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
-            jobs.append(_with_blocks(known.job, launch, blocks))
+            pairs.append((known, _with_blocks(known.job, launch, blocks)))
+        jobs = [job for _, job in pairs]
         self._whole_left = _MOST_WHOLE
         first = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
         some = dict(zip(first, self.machinery.run(built.extra, [jobs[at] for at in first]), strict=True))
         for at, run in some.items():
-            if endless := self._endless(self._known[at], run, built):
+            if endless := self._endless(pairs[at][0], run, built):
                 return endless, Guardrail(NAME, "failed", endless.reason)
         others = [at for at in range(len(jobs)) if at not in some]
         some |= dict(zip(others, self.machinery.run(built.extra, [jobs[at] for at in others]), strict=True))
         runs = [some[at] for at in range(len(jobs))]
-        usual = [pair for pair in zip(self._known, runs, strict=True) if not pair[0].large and not pair[0].loose]
-        ended = [(known.run, run) for known, run in usual if not run.findings]
+        usual = [
+            (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
+        ]
+        ended = [(before, after) for before, after in usual if not after.findings]
         regular = 2 * len(ended) > len(usual) and all(not _missing(*pair) and not _twice(*pair) for pair in ended)
         seen, unsure = 0, ""
-        for known, job, run in zip(self._known, jobs, runs, strict=True):
+        for (known, job), run in zip(pairs, runs, strict=True):
             found = self._against(known, job, run, built, regular)
             if isinstance(found, Failure):
                 return found, Guardrail(NAME, "failed", found.reason)
@@ -272,10 +291,10 @@ class SampledSizes:
         if len(self.spec.steps) != 1:
             self._why = "the spec has several launches, of which one reads what another wrote"
             return
+        long = [dict(each) for each in long_sizes(self.spec, self.rng, MOST_BYTES)]
         sizes = [(each, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
-        beyond = (*long_sizes(self.spec, self.rng, MOST_BYTES), *large_sizes(self.spec, self.rng, MOST_BYTES))
-        sizes += [(each, True) for each in beyond]
-        wanted: list[tuple[Case, bool, LaunchConfig, CpuJob, bool]] = []
+        sizes += [(each, True) for each in (*large_sizes(self.spec, self.rng, MOST_BYTES), *long)]
+        wanted: list[_Wanted] = []
         self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
         for turn, (each, large) in enumerate(sizes):
             loose = not large and turn % _LOOSE == _LOOSE - 1
@@ -288,13 +307,17 @@ class SampledSizes:
             if job is None:
                 self._why = "dependent inputs are not generated for large sizes"
                 return
-            wanted.append((case, large, launch, job, loose))
-        runs = self.machinery.run(self.original.extra, [job for *_, job, _ in wanted]) if wanted else []
+            wanted.append(_Wanted(case, large, launch, job, loose, each in long))
+        usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
+        runs = [*self._run(self.machinery.run, usual), *self._run(self.machinery.briefly or self.machinery.run, brief)]
         self._known = [
-            _Known(case, large, launch, job, run, loose)
-            for (case, large, launch, job, loose), run in zip(wanted, runs, strict=True)
+            _Known(one.case, one.large, one.launch, one.job, run, one.loose, one.long)
+            for one, run in zip((*usual, *brief), runs, strict=True)
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]
+
+    def _run(self, run: Run, wanted: Sequence[_Wanted]) -> list[CpuRun]:
+        return run(self.original.extra, [one.job for one in wanted]) if wanted else []
 
     def outside(self) -> tuple[Case, str] | None:
         """A timing case at which a sampled block of the original leaves a buffer, and how."""

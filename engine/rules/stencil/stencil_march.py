@@ -45,7 +45,7 @@ class Marched:
 
 
 @dataclass(frozen=True)
-class _Names:
+class _MarchNames:
     """The index of the next element to load, the array's last index, the queue's last place; one level of indentation."""
 
     at: str
@@ -104,7 +104,7 @@ class StencilMarch(MatchedRule[Marched]):
         for count, column in enumerate(match.columns):
             queue = name("column" if not count else f"column_{column.form.array}")
             plane = name("plane")
-            names = _Names(
+            names = _MarchNames(
                 name(f"{queue}_at"), name(f"{queue}_end"), column.high - column.low + ahead, site.indent_unit
             )
             before += _fill(column, shape, queue, plane, names)
@@ -135,7 +135,7 @@ def _column(form: Stencil) -> Column | None:
     return Column(form, tuple(reads), min(places), max(places)) if len(set(places)) > 1 else None
 
 
-def _fill(column: Column, shape: Shape, queue: str, first: str, names: _Names) -> list[str]:
+def _fill(column: Column, shape: Shape, queue: str, first: str, names: _MarchNames) -> list[str]:
     """The queue's declaration, and the loads of all but the first step's last element into the places that it moves on from."""
     form = column.form
     kind = "long long" if form.wide else "int"
@@ -159,7 +159,7 @@ def _fill(column: Column, shape: Shape, queue: str, first: str, names: _Names) -
     ]
 
 
-def _advance(column: Column, queue: str, place: str, names: _Names) -> list[str]:
+def _advance(column: Column, queue: str, place: str, names: _MarchNames) -> list[str]:
     """The queue moves on by one plane and takes in its last element."""
     return [
         "#pragma unroll",
@@ -170,7 +170,7 @@ def _advance(column: Column, queue: str, place: str, names: _Names) -> list[str]
     ]
 
 
-def _load(form: Stencil, target: str, names: _Names) -> list[str]:
+def _load(form: Stencil, target: str, names: _MarchNames) -> list[str]:
     """One element of the column. Beyond the array, of which the kernel uses nothing, its first or last: that takes no branch."""
     zero = "0ll" if form.wide else "0"
     return [
