@@ -332,9 +332,10 @@ class SampledSizes:
                 continue
             if job is not None:
                 jobs.append((case, job))
-        runs = self.machinery.run(self.original.extra, [job for _, job in jobs]) if jobs else []
-        for (case, _), run in zip(jobs, runs, strict=True):
-            for finding in run.findings:
+        run = self.machinery.briefly or self.machinery.run
+        runs = run(self.original.extra, [job for _, job in jobs]) if jobs else []
+        for (case, _), ended in zip(jobs, runs, strict=True):
+            for finding in ended.findings:
                 if finding.kind == "out_of_bounds":
                     return case, finding.message
         return None
