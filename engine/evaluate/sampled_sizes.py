@@ -81,7 +81,7 @@ class Machinery:
     launches: Callable[[Program, Sizes], tuple[LaunchConfig, ...]]
     whole: Callable[[Built, Case], Failure | bool]  # whether it is right, run whole; False: too large for that
     widened: Callable[[CpuJob], tuple[CpuBinary, CpuJob] | None]
-    briefly: Run | None = None  # `run` with less time, for sizes whose sampled blocks may have much to do
+    briefly: Run  # `run` with less time, for sizes whose sampled blocks may have much to do
 
 
 @dataclass
@@ -291,33 +291,30 @@ class SampledSizes:
         if len(self.spec.steps) != 1:
             self._why = "the spec has several launches, of which one reads what another wrote"
             return
-        long = [dict(each) for each in long_sizes(self.spec, self.rng, MOST_BYTES)]
-        sizes = [(each, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
-        sizes += [(each, True) for each in (*large_sizes(self.spec, self.rng, MOST_BYTES), *long)]
+        beyond = [(each, True, True) for each in long_sizes(self.spec, self.rng, MOST_BYTES)]
+        sizes = [(each, False, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
+        sizes += [(each, True, False) for each in large_sizes(self.spec, self.rng, MOST_BYTES)] + beyond
         wanted: list[_Wanted] = []
         self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
-        for turn, (each, large) in enumerate(sizes):
+        for turn, (each, large, long) in enumerate(sizes):
             loose = not large and turn % _LOOSE == _LOOSE - 1
             case = Case(", ".join(f"{name} = {value}" for name, value in sorted(each.items())), each)
             try:
-                (launch,) = self.machinery.launches(self.original.program, each)
-                job = self._job(case, launch, self._contents[turn % _CONTENTS], loose)
+                launch, job = self._placed(case, self._contents[turn % _CONTENTS], loose)
             except OptimlError:
                 continue
             if job is None:
                 self._why = "dependent inputs are not generated for large sizes"
                 return
-            wanted.append(_Wanted(case, large, launch, job, loose, each in long))
+            wanted.append(_Wanted(case, large, launch, job, loose, long))
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
-        runs = [*self._run(self.machinery.run, usual), *self._run(self.machinery.briefly or self.machinery.run, brief)]
+        runs = self.machinery.run(self.original.extra, [one.job for one in usual])
+        runs += self.machinery.briefly(self.original.extra, [one.job for one in brief])
         self._known = [
             _Known(one.case, one.large, one.launch, one.job, run, one.loose, one.long)
             for one, run in zip((*usual, *brief), runs, strict=True)
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]
-
-    def _run(self, run: Run, wanted: Sequence[_Wanted]) -> list[CpuRun]:
-        return run(self.original.extra, [one.job for one in wanted]) if wanted else []
 
     def outside(self) -> tuple[Case, str] | None:
         """A timing case at which a sampled block of the original leaves a buffer, and how."""
@@ -326,19 +323,22 @@ class SampledSizes:
         tiles, jobs = Tiles(self.spec, self.rng.getrandbits(40), _TILE), list[tuple[Case, CpuJob]]()
         for case in self.spec.time:
             try:
-                (launch,) = self.machinery.launches(self.original.program, case.sizes)
-                job = self._job(case, launch, tiles, loose=False)
+                _, job = self._placed(case, tiles, loose=False)
             except OptimlError:
                 continue
             if job is not None:
                 jobs.append((case, job))
-        run = self.machinery.briefly or self.machinery.run
-        runs = run(self.original.extra, [job for _, job in jobs]) if jobs else []
+        runs = self.machinery.briefly(self.original.extra, [job for _, job in jobs])
         for (case, _), ended in zip(jobs, runs, strict=True):
             for finding in ended.findings:
                 if finding.kind == "out_of_bounds":
                     return case, finding.message
         return None
+
+    def _placed(self, case: Case, tiles: Tiles, loose: bool) -> tuple[LaunchConfig, CpuJob | None]:
+        """The original's launch at a size, and its run. Raises OptimlError where there is none."""
+        (launch,) = self.machinery.launches(self.original.program, case.sizes)
+        return launch, self._job(case, launch, tiles, loose)
 
     def _job(self, case: Case, launch: LaunchConfig, tiles: Tiles, loose: bool) -> CpuJob | None:
         """A run of some of the original's blocks. None where its inputs cannot be made. Raises SpecError."""

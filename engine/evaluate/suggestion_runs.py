@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
-_MOST_TIMED_THREADS = (
-    1 << 18
-)  # likewise for one size of a timing case: the sampled sizes have its launch. Ours: half a second
+_MOST_TIMED_THREADS = 1 << 18  # likewise for one size of a timing case, half a second: the whole of it is sampled. Ours
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]

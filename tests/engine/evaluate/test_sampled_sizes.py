@@ -68,7 +68,7 @@ def _judge(
     def built(name: str, kernel: Kernel) -> Any:
         return SimpleNamespace(program=name, extra=kernel)
 
-    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None)
+    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None, run)
     samples = SampledSizes(SPEC, machinery, built("original", _original), random.Random(7))
     return samples.judge(built("candidate", kernel))
 
@@ -160,7 +160,7 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
 
     launch = (LaunchConfig((1, 1, 1), (BLOCK, 1, 1), 0),)
     machinery = Machinery(
-        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job)  # type: ignore[arg-type, return-value]
+        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job), run  # type: ignore[arg-type, return-value]
     )  # fmt: skip
     original = SimpleNamespace(program="original", extra=rounded)
     samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
