@@ -23,9 +23,9 @@ from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import Index, ThreadMap, holds, thread_map, thread_uses_outside
 from engine.rules.reduction.register_accumulate import with_pragma
 
-# Our choice: elements of a row that a thread reads at once, and rows that a warp works on at once.
-_CHOICES = ((8, 2), (8, 1), (4, 2), (16, 1), (4, 4))
-_OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8)}
+# Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, and whether the next ones are loaded before.
+_CHOICES = ((8, 2, 1), (8, 1, 1), (8, 2, 0), (4, 2, 1), (16, 1, 1), (4, 4, 0))
+_OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1)}
 _MOST_VALUES = 32  # registers of one thread
 # The better of two values and the worse, where the largest are kept.
 _FUNCTIONS = {
@@ -80,17 +80,18 @@ class TopkFilter(MatchedRule[Listed]):
         return next((found for k, s in loops if (found := _listed(site, form, k, s, threads)) is not None), None)
 
     def space(self, match: Listed) -> Space:
-        """The elements of a row that a thread reads at once, and the rows that a warp works on at once."""
+        """The elements of a row that a thread reads at once, the rows of a warp at once, and whether the next ones are on their way."""
         choices = [(dict(zip(_OPEN, values, strict=True)), 0.6 - 0.04 * order) for order, values in enumerate(_CHOICES)]
-        return Space(choices, _OPEN, (f"each * rows <= {_MOST_VALUES}",), 0.6)
+        return Space(choices, _OPEN, (f"each * rows * (1 + ahead) <= {_MOST_VALUES}",), 0.6)
 
     def rewrite(self, match: Listed, values: Values) -> Change | None:
         """The filter in place of the loop, and the test for threads without a row behind it."""
-        each, rows = int(values["each"]), int(values["rows"])
+        each, rows, ahead = (int(values[name]) for name in _OPEN)
         k = match.list.length
         which = "largest" if match.list.largest else "smallest"
         summary = f"Filter rows by warps, {each} elements a thread and {rows} rows at once, before insertion among the {k} {which}"
-        return Change(summary, _edits(match, each, rows))
+        summary += ", next rows loaded ahead" if ahead else ""
+        return Change(summary, _edits(match, each, rows, ahead=bool(ahead)))
 
 
 def _condition(guard: Node) -> Node:
@@ -160,27 +161,34 @@ def _element(declarations: list[Node], array: str) -> str:
     return next((v.type for d in declarations for v in variables(d) if v.name == array), "")
 
 
-def _edits(match: Listed, each: int, rows: int) -> Edits:
+def _edits(match: Listed, each: int, rows: int, *, ahead: bool) -> Edits:
     site, loop, form, row = match.site, match.loop, match.map, match.row
     name = site.fresh_names()
     better, lesser = _FUNCTIONS[match.type]
     if not match.list.largest:
         better, lesser = lesser, better
-    own = (
-        "marks", "lane", "first", "start", "turn", "values", "best", "j", "e", "size", "stride", "other", "keep", "bound", "floor",
-        "may", "mark", "own", "word", "left",
-    )  # fmt: skip
+    parts = template("engine.rules", "topk_filter").sections()
+    given = {
+        "each": str(each), "rows": str(rows), "threads": str(match.threads), "pad": "4" if each % 4 == 0 else "1",
+        "R": row.type, "C": loop.type, "V": match.type, "row": row.name, "column": loop.variable, "value": match.value,
+        "begin": text(loop.start), "end": text(loop.bound), "holds": _first(holds(form)), "worst": match.list.start,
+        "source": "\n".join(_outdented(site, s) for s in match.source),
+        "body": "\n".join(_outdented(site, s) for s in loop.body.named_children),
+        "better": better, "lesser": lesser, "compare": ">" if match.list.largest else "<",
+        "list": match.list.array, "last": str(match.list.length - 1), "kept": str(1 << (match.list.length - 1).bit_length()),
+    }  # fmt: skip
+    later = {"load", "before", "loaded", "at"}
+    given |= {hole: name(hole) for part in parts.values() for hole in part.holes if hole not in {*given, *later}}
+
+    def load(target: str, turn: str) -> str:
+        return parts["load"].render(**given, loaded=name(target), at=turn).removesuffix("\n")
+
+    here, before = load("values", f" + {name('turn')}"), ""
+    if ahead:
+        here = parts["ahead"].render(**given, load=load("next", f" + {name('turn')} + {rows}"))
+        before = f"{match.type} {name('next')}[{rows}][{each}];\n{load('next', '')}"
+    code = parts["filter"].render(**given, load=here.removesuffix("\n"), before=before)
     indent = site.indent_at(loop.node.start_byte)
-    inner = "\n".join(_outdented(site, s) for s in match.source)
-    body = "\n".join(_outdented(site, s) for s in loop.body.named_children)
-    code = template("engine.rules", "topk_filter").render(
-        **{hole: name(hole) for hole in own}, each=str(each), rows=str(rows), threads=str(match.threads), R=row.type,
-        C=loop.type, V=match.type, row=row.name, column=loop.variable, begin=text(loop.start), end=text(loop.bound),
-        worst=match.list.start, holds=_first(holds(form)), source=inner, value=match.value, better=better, lesser=lesser,
-        last=str(match.list.length - 1), list=match.list.array, kept=str(1 << (match.list.length - 1).bit_length()),
-        pad="4" if each % 4 == 0 else "1",
-        compare=">" if match.list.largest else "<", body=body,
-    )  # fmt: skip
     leave, edits = _leave(site, form, indent)
     code = reindent(code.rstrip("\n"), "", indent).lstrip() + leave
     return site.in_file(*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), code))

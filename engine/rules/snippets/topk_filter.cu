@@ -1,25 +1,43 @@
+//: load
+#pragma unroll
+for (int $j = 0; $j < $rows; ++$j) {
+    const $R $row = $first$at + $j;
+    #pragma unroll
+    for (int $e = 0; $e < $each; ++$e) {
+        const $C $column = $start + $e * 32 + $lane;
+        $loaded[$j][$e] = $worst;
+        if ($holds && $column < $end) {
+            $source
+            $loaded[$j][$e] = $value;
+        }
+    }
+}
+//: ahead
+#pragma unroll
+for (int $j = 0; $j < $rows; ++$j) {
+    #pragma unroll
+    for (int $e = 0; $e < $each; ++$e) {
+        $values[$j][$e] = $next[$j][$e];
+    }
+}
+if ($turn + $rows < 32) {  // on their way while the present rows are filtered
+    $load
+}
+//: filter
 // A warp reads its threads' rows one after another, each thread every 32nd element, and marks the elements that may
 // enter the list: those not worse than $kept of the threads' best ones. All others have $kept better ones.
 alignas(16) __shared__ unsigned int $marks[$threads][$each + $pad];
 const int $lane = threadIdx.x % 32;
 const $R $first = $row - $lane;
 for ($C $start = $begin; $start < $end; $start += 32 * $each) {
+    $before
     #pragma unroll 1
     for (int $turn = 0; $turn < 32; $turn += $rows) {
         $V $values[$rows][$each];
+        $load
         $V $best[$rows];
         #pragma unroll
         for (int $j = 0; $j < $rows; ++$j) {
-            const $R $row = $first + $turn + $j;
-            #pragma unroll
-            for (int $e = 0; $e < $each; ++$e) {
-                const $C $column = $start + $e * 32 + $lane;
-                $values[$j][$e] = $worst;
-                if ($holds && $column < $end) {
-                    $source
-                    $values[$j][$e] = $value;
-                }
-            }
             $best[$j] = $worst;
             #pragma unroll
             for (int $e = 0; $e < $each; ++$e) {

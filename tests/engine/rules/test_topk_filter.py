@@ -140,7 +140,7 @@ def site_of(case: str, old: str = "", new: str = "", newline: str = "\n") -> Sit
 
 
 def test_a_warp_reads_the_rows_of_its_threads() -> None:
-    edited = one(site_of("flag"), "topk_filter", each=8, rows=2)
+    edited = one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=0)
     code = device(edited)
     assert "marks[64][8 + 4];" in code
     assert "if (row < rows && c < cols) {\n                        float value = x[row * cols + c];" in code
@@ -155,7 +155,7 @@ def test_a_warp_reads_the_rows_of_its_threads() -> None:
 
 
 def test_the_smallest_are_kept_by_minima() -> None:
-    code = device(one(site_of("nearest"), "topk_filter", each=8, rows=2))
+    code = device(one(site_of("nearest"), "topk_filter", each=8, rows=2, ahead=0))
     assert "float dx = x[2 * q] - y[2 * p];" in code
     assert "= fminf(best[j2], values2[j2][e]);" in code
     assert "values2[j2][e] < floor && values2[j2][e] <= best[j2]" in code
@@ -163,7 +163,7 @@ def test_the_smallest_are_kept_by_minima() -> None:
 
 def test_a_row_takes_few_instructions() -> None:
     """256 elements of a row take a warp 118 instructions, where insertion took each thread some 40 for each element."""
-    text = machine_code(one(site_of("flag"), "topk_filter", each=8, rows=2))
+    text = machine_code(one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=0))
     loop = text[text.index("LDG") : text.rindex("STS")]
     assert len(re.findall(r"/\*[0-9a-f]{4}\*/", loop)) < 2 * 120
     assert len(re.findall(r"\bLDG", loop)) == 16
@@ -175,7 +175,7 @@ def test_a_row_takes_few_instructions() -> None:
 def test_the_results_stay_the_same(case: str) -> None:
     site = site_of(case, newline="\r\n" if case == "flag" else "\n")
     edited = [after(site, p) for p in propose(site, "topk_filter")]
-    assert len(edited) == 5
+    assert len(edited) == 6
     for candidate in edited:
         compiles(candidate)
     sizes = [{"rows": 1, "cols": 1}, {"rows": 33, "cols": 9}, {"rows": 70, "cols": 31}, {"rows": 40, "cols": 600}]
@@ -190,12 +190,24 @@ def test_infinities_and_nan_are_treated_alike() -> None:
         assert all(np.array_equal(before[name], now[name], equal_nan=True) for name in before)
 
 
+def test_the_next_rows_are_loaded_before_the_present_ones_are_filtered() -> None:
+    edited = one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=1)
+    code = device(edited)
+    assert "float next[2][8];" in code
+    assert "if (turn + 2 < 32) {" in code
+    assert "const int row = first + turn + 2 + j;" in code
+    text = machine_code(edited)
+    assert not re.search(r"\b(?:LDL|STL)\b", text)
+    loop = text[: text.index("VOTE")]
+    assert loop.rindex("LDG") < loop.rindex("SHFL")
+
+
 def test_figures_are_open_to_the_tuner() -> None:
     from engine.rules import families
 
     (family,) = [f for f in families(site_of("flag")) if f.rule == "topk_filter"]
-    assert family.parameters == {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8)}
-    assert family.make({"each": 1, "rows": 8}) is not None
+    assert family.parameters == {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1)}
+    assert family.make({"each": 1, "rows": 8, "ahead": 1}) is not None
 
 
 @pytest.mark.parametrize(
