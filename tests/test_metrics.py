@@ -13,7 +13,7 @@ LIMITS = {
     "local_imports": 42,
     "local_imports_without_reason": 17,
     "functions_with_8_parameters": 3,
-    "functions_with_7_parameters": 9,
+    "functions_with_7_parameters": 6,
     "modules_of_one_name": 0,
     "classes_of_one_name": 48,
 }
