@@ -126,8 +126,8 @@ def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
     lines = [
         f"const int {name('last_' + which)} = {name('first_' + which)} + {name(extent)} - 1;"
         for which, extent, wanted in (
-            ("row", "tile_m", any(m.last_row for m in form.masks)),
-            ("col", "tile_n", any(m.last_column for m in form.masks)),
+            ("row", "tile_m", any(c.last_row for m in form.masks for c in m.corners)),
+            ("col", "tile_n", any(c.last_column for m in form.masks for c in m.corners)),
         )
         if wanted
     ]

@@ -45,8 +45,8 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Mask:
-    """A comparison that holds wherever a result is used, and whether it is likeliest in the tile's last row and column."""
+class Corner:
+    """A comparison of row and column, and whether it is likeliest in the tile's last row and column."""
 
     left: Polynomial
     sign: str
@@ -62,6 +62,19 @@ class Mask:
         )
         sides = (side.renamed(row, corner[0]).renamed(column, corner[1]) for side in (self.left, self.right))
         return f" {self.sign} ".join(side.render() for side in sides)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Of these at least one holds wherever a result is used: a corner's comparison, or one of `flags`, the same for all threads."""
+
+    corners: tuple[Corner, ...]
+    flags: tuple[str, ...] = ()
+
+    def written(self, row: str, column: str, name: Callable[[str], str]) -> str:
+        """The test for a block's tile, as C text that may stand beside `&&`."""
+        parts = [*self.flags, *(corner.written(row, column, name) for corner in self.corners)]
+        return parts[0] if len(parts) == 1 else f"({' || '.join(parts)})"
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.cuda.declarations import declarators, variables
-from engine.cuda.effects import pure_value
+from engine.cuda.effects import pure, pure_value, written
 from engine.cuda.polynomial import Polynomial
 from engine.cuda.syntax import children, inside, names, operands, strip, text
 from engine.rewrite import Node, Pattern, Scope, Site
-from engine.rules.matmul.matmul_form import Mask, Product, is_fixed
+from engine.rewrite.wording import grouped
+from engine.rules.matmul.matmul_form import Corner, Mask, Product, is_fixed
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _INSTEAD = Pattern("if ($m) $v = $e;")
 _MOST_STATEMENTS = 8
+_WHOLE = frozenset({"identifier", "binary_expression"})  # what stands beside `||` without parentheses
 _SIGNED = frozenset({"int", "long", "long long", "int32_t", "int64_t", "auto"})
 
 
 def masks(site: Site, form: Product) -> tuple[Mask, ...]:
-    """The comparisons of row with column under which the product's results are used; () where none is known."""
+    """Comparisons of row with column under which alone the product's results are used; () where none is known."""
     if form.alone or not {i.type for i in (form.row, form.column)} <= _SIGNED:
         return ()
     scope = Scope(site.unit, site.kernel, frozenset({form.row.name, form.column.name}))
@@ -111,7 +113,26 @@ def _moved(statement: Node, value: str) -> str | None:
 
 
 def _mask(site: Site, scope: Scope, form: Product, condition: Node, negated: bool) -> Mask | None:
-    """The comparison as a mask; None where it is none of row with column, linear in both."""
+    """The condition as a mask: comparisons of row with column, or such or a flag; None where it is none."""
+    corners, flags = [], []
+    for part in operands(condition, "&&" if negated else "||"):
+        if pure(part) and names(part) <= _scalars(site):
+            flags.append(f"!{grouped(part)}" if negated else text(part) if part.type in _WHOLE else grouped(part))
+            continue
+        corner = _corner(site, scope, form, part, negated)
+        if corner is None:
+            return None
+        corners.append(corner)
+    return Mask(tuple(corners), tuple(flags)) if corners else None
+
+
+def _scalars(site: Site) -> set[str]:
+    """The kernel's parameters that are numbers and stay what they are."""
+    return {p.name for p in site.kernel.parameters if not p.pointer} - written(site.body)
+
+
+def _corner(site: Site, scope: Scope, form: Product, condition: Node, negated: bool) -> Corner | None:
+    """The comparison with its likeliest corner; None where it is none of row with column, linear in both."""
     condition = strip(condition)
     operator, one, other = (condition.child_by_field_name(f) for f in ("operator", "left", "right"))
     if condition.type != "binary_expression" or operator is None or one is None or other is None:
@@ -120,24 +141,21 @@ def _mask(site: Site, scope: Scope, form: Product, condition: Node, negated: boo
     left, right = scope.index(one), scope.index(other)
     if sign not in _OPPOSITE or left is None or right is None:
         return None
-    own = {form.row.name, form.column.name}
-    if not own <= left.names() | right.names():
+    own = form.row.name, form.column.name
+    if not {*own} <= left.names() | right.names():
         return None
-    larger = right.plus(left, -1) if sign in ("<", "<=") else left.plus(right, -1)
+    rest = right.plus(left, -1) if sign in ("<", "<=") else left.plus(right, -1)
     factors = []
-    for name in (form.row.name, form.column.name):
-        parts = larger.split(name)
+    for name in own:
+        parts = rest.split(name)
         factor = parts[0].constant if parts is not None else None
-        if factor is None or parts is None or parts[1].names() & {name}:
+        if parts is None or factor is None:
             return None
         factors.append(factor)
-    rest = larger
-    for name in (form.row.name, form.column.name):
-        parts = rest.split(name)
-        rest = parts[1] if parts is not None else rest
-    if not _signed(site, rest) or not is_fixed(site, rest):
+        rest = parts[1]
+    if rest.names() & {*own} or not _signed(site, rest) or not is_fixed(site, rest):
         return None
-    return Mask(left, sign, right, factors[0] > 0, factors[1] > 0)
+    return Corner(left, sign, right, factors[0] > 0, factors[1] > 0)
 
 
 def _signed(site: Site, value: Polynomial) -> bool:

@@ -62,6 +62,11 @@ CASES = {
         "first_col <= last_row + reach",
     ),
     "choice": (SCORES.replace("USE", "out[row * n + col] = col > row ? -1.0f : sum * 2.0f;"), "first_col <= last_row"),
+    "flag": (
+        SCORES.replace("USE", "out[row * n + col] = (reach && col > row) ? -1.0f : sum * 2.0f;"),
+        "(!reach || first_col <= last_row)",
+    ),
+    "either": (BRANCH.replace("CONDITION", "col <= row || reach > 3"), "(reach > 3 || first_col <= last_row)"),
     "instead": (
         SCORES.replace("USE", "sum *= 0.5f;\n    // ahead\n    if (col > row) sum = -1e9f;\n    " + ALWAYS),
         "first_col <= last_row",
@@ -131,7 +136,7 @@ def test_the_inner_loop_stays_as_it_is() -> None:
         SCORES.replace("USE", "if (col <= row) { sum = 0.0f; } else { sum += 1.0f; }\n    " + ALWAYS),
         SCORES.replace("USE", "if (col > row) sum = sum - 1.0f;\n    " + ALWAYS),
         SCORES.replace("USE", "if (sum > 0.0f && col > row) sum = 0.0f;\n    " + ALWAYS),
-        BRANCH.replace("CONDITION", "col <= row || reach > 3"),
+        BRANCH.replace("CONDITION", "col <= row || q[0] > 0.0f"),
         BRANCH.replace("CONDITION", "col * row < reach"),
         BRANCH.replace("CONDITION", "col % 2 < row"),
         BRANCH.replace("CONDITION", "col != row"),
