@@ -71,6 +71,7 @@ CPU = (
     Row("sampled_sizes", "narrow-index"),
     Row("added_conditions", "hashed-size"),
     Row("access_checks", "restores-input"),
+    Row("access_checks", "rereads-read-only"),
     Row("undefined", "shifts-too-far"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),

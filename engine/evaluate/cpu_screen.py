@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 _RACES = ("race", "barrier_divergence", "deadlock")
-_ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
+_ACCESSES = ("input_written", "stale_read", "uninitialised")  # found by looking at each access; the run goes on after them
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
