@@ -40,8 +40,9 @@ BROKEN = {
     "read-only after a write": ("  y[t] = x[t];\n  y[t] = 2 * __ldg(y + t);", "stale_read"),
     "read-only after another thread's write": ("  y[t] = x[t];\n  __syncthreads();\n  float v = __ldg(y + 63 - t);\n  __syncthreads();\n"
                                                "  y[t] = v;", "stale_read"),
-    "read-only by instruction": ("  y[t] = x[t];\n  float v;\n  asm(\"ld.global.nc.f32 %0, [%1];\" : \"=f\"(v) : \"l\"(y + t));\n  y[t] = v;",
-                                 "stale_read"),
+    "read-only by instruction": (
+        "  y[t] = x[t];\n  float v;\n  asm(\"ld.global.nc.f32 %0, [%1];\" : \"=f\"(v) : \"l\"(y + t));\n  y[t] = v;", "stale_read",
+    ),
     "input written": ("  const_cast<float*>(x)[t] = 1;", "input_written"),
     "dynamic too small": ("  extern __shared__ float s[];\n  s[t] = x[t];", "shared_out_of_bounds"),
     "division": ("  y[t] = t / (n - 64);", "crash"),
