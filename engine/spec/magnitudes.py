@@ -16,7 +16,9 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 HUGE, SPREAD, SMALL = "huge", "spread", "small"
 _HUGE, _TOP, _END = 0.3, 0.9, 0.999  # powers of a type's largest number: half of the huge values lie beyond _TOP
 _SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor overflow in single precision
-_SMALL = -0.08  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
+_SMALL = (
+    -0.08
+)  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
 MOST = 12  # mixes of one kernel; ours
 
 Mix = Mapping[str, str]  # the magnitude of each float input that the spec fills with a normal distribution
