@@ -2,14 +2,15 @@
 
 An edit that multiplies in another order, or rounds a factor to zero, gives the same results as long as all inputs are ordinary. Beside
 an input that is huge the difference is the whole result. Only elements count at which the original is as close to its twin in double
-precision as rounding allows, and only differences that no rounding explains.
+precision as rounding allows, also where the huge values are some times larger: sums in another order then overflow as little as its own.
+Only differences count that no rounding explains.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
+_ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
 _DEADLINE_S = 4.0
 
 
@@ -60,26 +62,39 @@ class MixedMagnitudes:
         index = max(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
         case, launches = spec.check[index], self.original.launches[index]
         values, drawn = scalars(spec, case), mixes(spec, rng)
-        jobs = []
+        jobs, larger = list[CpuJob](), list[CpuJob]()
         for turn, mix in enumerate(drawn):
             seed = rng.getrandbits(40)
-            buffers = mixed(spec, poisoned(spec, case, seed, "declared"), mix, seed)
-            jobs.append(CpuJob(launches, buffers, values, turn % 3))
-        twins = [
-            CpuJob(launches, wide_buffers(spec, dict(job.buffers)), wide_scalars(spec, values), job.order)
-            for job in jobs
-        ]
+            declared = poisoned(spec, case, seed, "declared")
+            for room, those in ((_ROOM, jobs), (1.0, larger)):
+                those.append(CpuJob(launches, mixed(spec, declared, mix, seed, room), values, turn % 3))
         if not jobs:
             return
+        usual, beyond = self._exact(jobs), self._exact(larger)
+        for mix, job, here, there in zip(drawn, jobs, usual, beyond, strict=True):
+            if here is None or there is None:
+                continue
+            exact = {name: at & there[0][name] for name, at in here[0].items()}
+            if any(at.any() for at in exact.values()):
+                self._runs.append(_Mixed(mix, job, index, exact, here[1]))
+
+    def _exact(self, jobs: Sequence[CpuJob]) -> list[tuple[dict[str, NDArray[np.bool_]], Arrays] | None]:
+        """Of each job the elements of each output at which the original is exact, and the exact results. None: it fails there."""
+        spec = self.spec
+        twins = [
+            replace(job, buffers=wide_buffers(spec, dict(job.buffers)), scalars=wide_scalars(spec, job.scalars))
+            for job in jobs
+        ]
         runs = self.machine.run_many(self.original.extra, jobs, deadline_s=_DEADLINE_S)
         wides = self.machine.run_many(self.wide, twins, deadline_s=_DEADLINE_S)
-        for mix, job, run, wide in zip(drawn, jobs, runs, wides, strict=True):
+        found: list[tuple[dict[str, NDArray[np.bool_]], Arrays] | None] = []
+        for run, wide in zip(runs, wides, strict=True):
             if run.findings or wide.findings:
+                found.append(None)
                 continue
             results = {a.name: wide.outputs[a.name].astype(np.float64) for a in self._outputs(run.outputs)}
-            exact = {name: _exact(self._dtype(name), run.outputs[name], results[name]) for name in results}
-            if any(at.any() for at in exact.values()):
-                self._runs.append(_Mixed(mix, job, index, exact, results))
+            found.append(({n: _exact(self._dtype(n), run.outputs[n], results[n]) for n in results}, results))
+        return found
 
     def judge(self, built: Built) -> Failure | None:
         """What is wrong with a candidate on the same contents."""

@@ -34,8 +34,8 @@ def mixes(spec: KernelSpec, rng: random.Random) -> tuple[Mix, ...]:
     return tuple(found if len(found) <= MOST else rng.sample(found, MOST))
 
 
-def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int) -> Arrays:
-    """The buffers with the contents of a mix in the place of these inputs."""
+def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 1.0) -> Arrays:
+    """The buffers with the contents of a mix in the place of these inputs; huge values are so many times smaller."""
     rng, found = np.random.default_rng(seed), dict(buffers)
     for name, magnitude in mix.items():
         dtype = parse_dtype(spec.argument(name).type)
@@ -48,7 +48,7 @@ def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int) -> Arrays:
         else:
             near = rng.random(old.size) < 0.5
             powers = np.where(near, rng.uniform(_TOP, _END, old.size), rng.uniform(_HUGE, _TOP, old.size))
-            new = np.copysign(most**powers, old)
+            new = np.copysign(most**powers / room, old)
         found[name] = dtype.from_float64(new)
     return found
 

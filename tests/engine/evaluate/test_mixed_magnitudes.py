@@ -77,6 +77,10 @@ def test_is_refused_at_every_seed(name: str) -> None:
 HONEST: dict[str, tuple[Kernel, Kernel]] = {
     "a reciprocal": (_gated, lambda g, u: g * (1 / (1 + np.exp(-g))) * u),
     "a sum in another order": (lambda x, w: x + w.sum(), lambda x, w: x + np.add.accumulate(w)[-1]),
+    "terms in another order": (
+        lambda x, w: np.stack([np.add.accumulate((x * w).reshape(64, 64), axis=1)[:, -1]] * 64, 1).ravel(),
+        lambda x, w: np.stack([(x * w).reshape(64, 4, 16).sum(axis=2, dtype=x.dtype).sum(axis=1, dtype=x.dtype)] * 64, 1).ravel(),
+    ),
     "where the original overflows itself": (lambda x, w: np.sqrt(x * x) * w, lambda x, w: np.abs(x) * w),
     "where the original cancels": (lambda x, w: (x + w) - w, lambda x, w: x),
     "an exponential for a tangent": (
@@ -117,6 +121,9 @@ def test_huge_values_are_finite_and_signs_stay(name: str, storage: type) -> None
     made = mixed(spec, {"x0": old, "x1": old}, {"x0": HUGE, "x1": SPREAD}, 7)
     assert np.isfinite(made["x0"]).all()
     assert np.abs(made["x0"]).max() > np.finfo(storage).max ** 0.99
+    smaller = mixed(spec, {"x0": old, "x1": old}, {"x0": HUGE, "x1": SPREAD}, 7, 8.0)
+    assert (smaller["x1"] == made["x1"]).all()
+    assert np.allclose(smaller["x0"].astype(np.float64) * 8, made["x0"].astype(np.float64), rtol=2e-3)
     assert (np.sign(made["x0"]) == np.sign(old)).all()
     assert 2**6 < np.abs(made["x1"]).max() < 2**7
     assert np.abs(made["x1"]).min() >= 2**-7.01
