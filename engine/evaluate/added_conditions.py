@@ -6,6 +6,7 @@ leaves unseen in the same runs, in the same words, is no fault of an edit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,14 +16,19 @@ from engine.compile.built import Built
 from engine.cpu import CpuMachine
 from engine.cpu.condition_marks import MarkedCondition
 from engine.cpu.jobs import CpuBinary, CpuJob
-from engine.errors import CompileError
-from engine.model import Guardrail
+from engine.cuda.kernel import LaunchSite
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
+from engine.cuda.terms import kernel_terms
+from engine.errors import CompileError, OptimlError
+from engine.model import Guardrail, Program
 from engine.spec.data import scalars
 from engine.spec.kernel_spec import KernelSpec
 
 NAME = "conditions of the edit met"
 _FALSE, _TRUE, _VARIES = 1, 2, 4  # of CpuRun.seen
 _MOST_SHOWN = 3
+_EFFECT = re.compile(r"\w\s*\(|\+\+|--|(?<![=!<>])=(?!=)")  # a call or a cast, a step, an assignment
 
 Unseen = tuple[str, bool]  # the words of a condition, and the outcome that no run had
 
@@ -34,7 +40,7 @@ class AddedConditions:
     machine: CpuMachine
     original: Built
     strict: bool
-    positive: frozenset[str]  # the kernel's parameters that are above zero in every case
+    spec: KernelSpec
     _own: Built | None = field(default=None, init=False)
     _ran: bool = field(default=False, init=False)  # the jobs of the original
 
@@ -59,7 +65,7 @@ class AddedConditions:
         binary: CpuBinary = built.extra
         if binary.unread:
             return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
-        missing = unseen(binary.conditions, binary.seen, self.positive)
+        missing = self._unseen(built)
         if missing:
             excused = self._unseen_in_original(missing, jobs)
             missing = {what: condition for what, condition in missing.items() if what not in excused}
@@ -83,7 +89,17 @@ class AddedConditions:
             self._ran = True
             for run in self.machine.run_many(own, jobs):
                 own.saw(run)
-        return frozenset(unseen(own.conditions, own.seen, self.positive))
+        return frozenset(self._unseen(self.watched_original()))
+
+    def _unseen(self, built: Built) -> dict[Unseen, MarkedCondition]:
+        binary: CpuBinary = built.extra
+        extents = grid_extents(built.program, self.spec) if any(c.bound for c in binary.conditions) else frozenset()
+        seen = dict(binary.seen)
+        for number, condition in enumerate(binary.conditions):
+            bound = condition.bound
+            if bound and (bound.function, bound.axis, bound.parameter) in extents:
+                seen[number] = seen.get(number, 0) | (_TRUE if bound.never else _FALSE)
+        return unseen(binary.conditions, seen, positive_parameters(self.spec))
 
 
 def unseen(
@@ -101,6 +117,29 @@ def unseen(
                 if not mask & bit:
                     found.setdefault((words, outcome), condition)
     return found
+
+
+def grid_extents(program: Program, spec: KernelSpec) -> frozenset[tuple[str, str, str]]:
+    """Kernel, axis and parameter, where every launch that the program shows has as many blocks as it passes for the parameter."""
+    found: set[tuple[str, str, str]] = set()
+    for step in spec.steps:
+        try:
+            kernel = parse(program.data, program.kernel_file).kernel(step.kernel)
+            launches = sites(program, step.kernel)
+            grids = [kernel_terms(program, launch, kernel, ())[0] for launch in launches if not _with_effects(launch)]
+        except (KeyError, OptimlError):
+            continue
+        if grids and len(grids) == len(launches) and step.launch is None:
+            for at, axis in enumerate("xyz"):
+                extents = {grid[at] if at < len(grid) else "" for grid in grids}
+                if len(extents) == 1:
+                    found.add((kernel.name, axis, extents.pop()))
+    return frozenset(found)
+
+
+def _with_effects(launch: LaunchSite) -> bool:
+    """Whether an argument may have another value each time it is evaluated."""
+    return any(_EFFECT.search(argument) for argument in launch.arguments)
 
 
 def positive_parameters(spec: KernelSpec) -> frozenset[str]:

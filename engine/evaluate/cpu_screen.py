@@ -12,7 +12,7 @@ from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.added_conditions import AddedConditions, positive_parameters
+from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
@@ -132,7 +132,7 @@ class CpuScreen:
                 f"timing case {case.name}: the original kernel fails: {message}", where, "correct the spec's sizes"
             )
         if self._builder.defences.added_conditions:
-            self._conditions = AddedConditions(self._machine, built, self._strict, positive_parameters(self._spec))
+            self._conditions = AddedConditions(self._machine, built, self._strict, self._spec)
         return built
 
     def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
