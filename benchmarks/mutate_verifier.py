@@ -71,6 +71,7 @@ CPU = (
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("sampled_sizes", "narrow-index"),
     Row("added_conditions", "hashed-size"),
+    Row("added_conditions", "one-pointer-twice"),
     Row("access_checks", "restores-input"),
     Row("access_checks", "rereads-read-only"),
     Row("undefined", "shifts-too-far"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.cpu.grid_bounds import GridBound, grid_bound
+from engine.cpu.restricted_pairs import restricted_pairs
 from engine.cpu.settled_names import PARAMETER, settled
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class MarkedCondition:
     """A condition: its line and its words. A label of a switch is only ever true.
 
     `marked` is false where runs cannot report it: it declares a variable, or there are too many. `positive` names the parameter
-    that it compares with zero and that nothing changes or hides; `bound` is what the grid's extent makes impossible.
+    that it compares with zero and that nothing changes or hides; `bound` is what the grid's extent makes impossible. `apart`: no
+    condition, but that two restricted pointers are one, which must never be true.
     """
 
     line: int
@@ -59,6 +61,7 @@ class MarkedCondition:
     marked: bool = True
     positive: str = ""
     bound: GridBound | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,12 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
         conditions.append(
             MarkedCondition(lines(node.start_byte), words, label, marked, positive, grid_bound(node, root))
         )
+    for pair in restricted_pairs(root):
+        number, one, other = len(conditions), pair.first, pair.second
+        if number < MOST:
+            same = f"{one} && (const volatile void*){one} == (const volatile void*){other}"
+            edits.append((pair.body, 0, 0, f" optiml_sees({number}, {same}, false);"))
+            conditions.append(MarkedCondition(lines(pair.body), pair.words, apart=True))
     out, at = [_HELPERS.encode()], 0
     for place, _, _, new in sorted(edits):
         out += [data[at:place], new.encode()]

@@ -65,12 +65,18 @@ class AddedConditions:
         binary: CpuBinary = built.extra
         if binary.unread:
             return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
+        if shared := self._shared(binary, jobs):
+            return Guardrail(
+                NAME, "failed", f"line {shared.line}: {shared.text} are one pointer, which __restrict__ excludes"
+            )
         missing = self._unseen(built)
         if missing:
             excused = self._unseen_in_original(missing, jobs)
             missing = {what: condition for what, condition in missing.items() if what not in excused}
         if not missing:
-            count = sum(bool(mask & _VARIES) for mask in binary.seen.values())
+            count = sum(
+                bool(binary.seen.get(at, 0) & _VARIES and not c.apart) for at, c in enumerate(binary.conditions)
+            )
             return Guardrail(NAME, "passed", f"{count} conditions, each true and false in some check")
         shown = [f"line {condition.line}: {_said(*what)}" for what, condition in missing.items()][:_MOST_SHOWN]
         more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
@@ -85,11 +91,25 @@ class AddedConditions:
         own: CpuBinary = self.watched_original().extra
         if {words for words, _ in missing}.isdisjoint(_words(condition) for condition in own.conditions):
             return frozenset()
+        self._run_original(own, jobs)
+        return frozenset(self._unseen(self.watched_original()))
+
+    def _run_original(self, own: CpuBinary, jobs: Sequence[CpuJob]) -> None:
         if not self._ran:
             self._ran = True
             for run in self.machine.run_many(own, jobs):
                 own.saw(run)
-        return frozenset(self._unseen(self.watched_original()))
+
+    def _shared(self, binary: CpuBinary, jobs: Sequence[CpuJob]) -> MarkedCondition | None:
+        """Two restricted pointers that were one in a run, where those of the original never were."""
+        found = _one_pointer(binary)
+        if not found:
+            return None
+        own: CpuBinary = self.watched_original().extra
+        if any(condition.apart for condition in own.conditions):
+            self._run_original(own, jobs)
+        excused = _one_pointer(own)
+        return next((condition for words, condition in found.items() if words not in excused), None)
 
     def _unseen(self, built: Built) -> dict[Unseen, MarkedCondition]:
         binary: CpuBinary = built.extra
@@ -110,6 +130,8 @@ def unseen(
     for number, condition in enumerate(conditions):
         mask = seen.get(number, 0)
         words = _words(condition)
+        if condition.apart:
+            continue
         if not condition.marked or (condition.label and not mask):
             found.setdefault((words, True), condition)
         elif mask & _VARIES and not condition.label and condition.positive not in positive:
@@ -140,6 +162,11 @@ def grid_extents(program: Program, spec: KernelSpec) -> frozenset[tuple[str, str
 def _with_effects(launch: LaunchSite) -> bool:
     """Whether an argument may have another value each time it is evaluated."""
     return any(_EFFECT.search(argument) for argument in launch.arguments)
+
+
+def _one_pointer(binary: CpuBinary) -> dict[str, MarkedCondition]:
+    pairs = ((number, condition) for number, condition in enumerate(binary.conditions) if condition.apart)
+    return {condition.text: condition for number, condition in pairs if binary.seen.get(number, 0) & _TRUE}
 
 
 def positive_parameters(spec: KernelSpec) -> frozenset[str]:

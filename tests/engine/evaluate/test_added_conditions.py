@@ -181,3 +181,14 @@ def test_the_grid_of_every_launch_counts(launch: str, found: set[tuple[str, str,
 def test_a_declared_launch_shows_no_host_code() -> None:
     spec = replace(SPEC, steps=(Step("f", "", ("y", "n", "k"), launch=LaunchExpr(("n",), ("64",), "0")),))
     assert grid_extents(PROGRAM, spec) == frozenset()
+
+
+def test_restricted_pointers_that_are_one_are_refused_unless_the_original_has_them_so() -> None:
+    pair = MarkedCondition(3, "from and to of f", apart=True)
+    candidate = CpuBinary(Path("k.so"), SPEC, "k.cu", conditions=(pair,), seen={0: 4 | 2 | 1})
+    verdict = _judge(candidate, replace(candidate, conditions=(), seen={}), {})
+    assert verdict.verdict == "failed"
+    assert "line 3: from and to of f are one pointer" in verdict.detail
+    assert _judge(candidate, replace(candidate, seen={}), {0: 4 | 2}).verdict == "passed"
+    assert _judge(candidate, replace(candidate, seen={}), {0: 4 | 1}).verdict == "failed"
+    assert _judge(replace(candidate, seen={0: 4 | 1}), candidate, {}).verdict == "passed"
