@@ -62,6 +62,7 @@ class Cubin:
 
     @_reads
     def __init__(self, data: bytes) -> None:
+        # Compilers, who start by the dozen, come past here and read no cubin.
         from elftools.elf.elffile import ELFFile
 
         elf = ELFFile(io.BytesIO(data))
