@@ -15,7 +15,7 @@ import pytest
 
 from engine.campaign import cluster_executor, cluster_task, kernel_search
 from engine.campaign.campaign import CampaignRequest, run_campaign
-from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor
+from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor, Searches
 from engine.campaign.cluster_task import MachineWish, Order
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
 from engine.campaign.survey import Survey, SurveyedKernel
@@ -93,7 +93,9 @@ def executor(
     events: list[ClusterEvent] = []
     root = tmp_path if (tmp_path / ".git").exists() else repository(tmp_path / "r", 3)
     return (
-        ClusterExecutor(found, root, MachineWish("cpu"), NoSandbox(), shared=shared, on_event=events.append),
+        ClusterExecutor(
+            found, root, MachineWish("cpu"), Searches(root, NoSandbox()), shared=shared, on_event=events.append
+        ),
         client,
         events,
     )
