@@ -92,7 +92,7 @@ def _gate(context: Context) -> int:
 def _optimize(context: Context) -> int:
     from action.matrix import share_of
     from action.request import read_request
-    from action.search_job import run, settings_at
+    from action.search_job import JobInputs, run, settings_at
     from bot.bundle import FILE, write_reason
     from bot.clone import Repository
     from bot.escape import without_folders
@@ -123,10 +123,8 @@ def _optimize(context: Context) -> int:
             bundle = run_all(request, context.workspace, (context.bundle, context.earlier), device=device, say=say)
         else:
             with trust("fork" if request.fork else "pull"):
-                bundle = run(
-                    request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline,
-                    earlier=context.earlier, mine=share,
-                )  # fmt: skip
+                inputs = JobInputs(device, context.baseline, context.earlier, share, context.cluster)
+                bundle = run(request, context.workspace, context.bundle, inputs, say)
     except OptimlError as error:
         if not (context.bundle / FILE).exists():
             write_reason(without_folders(str(error)), context.bundle)
