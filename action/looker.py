@@ -67,20 +67,29 @@ class Looker:
         self.sides, self.config, self.proposing = sides, config, proposing
         self._base, self._head = sides.base, sides.head
         self._past, self._kept = past, kept
-        self._where: Where | None = None
-        self._machine: Machine | None = None
+        self._place: tuple[Machine, Where] | None = None
         self.plan: tuple[object, ...] = ()  # how the time is divided
         self.answered = False  # the last kernel, by an earlier review
 
     def on(self, machine: Machine, where: Where) -> None:
         """Take a machine to read and predict with; kernels are reviewed on `where`."""
-        self._machine, self._where = machine, where
+        self._place = machine, where
+
+    @property
+    def where(self) -> Where:
+        """What kernels are reviewed on."""
+        return self._reading[1]
+
+    @property
+    def _reading(self) -> tuple[Machine, Where]:
+        if self._place is None:
+            raise RuntimeError("no machine was taken")
+        return self._place
 
     def headroom(self, changed: ChangedKernel) -> float:
         """How many times faster the kernel could be, as predicted. Raises OptimlError where that cannot be said."""
-        assert self._machine is not None
         spec, spec_path, _ = self._spec(changed)
-        return predicted_headroom(spec, spec_path, self._head / changed.path, self._head, self._machine).ratio
+        return predicted_headroom(spec, spec_path, self._head / changed.path, self._head, self._reading[0]).ratio
 
     def prepared(self, changed: ChangedKernel, *, draft: bool) -> Prepared | Looked:
         """What a device has to do for a kernel; where it has nothing to do, what there is to say of it.
@@ -134,8 +143,7 @@ class Looker:
             ]
         except OptimlError:
             return ""
-        where, asked = self._where, self.proposing
-        assert where is not None
+        where, asked = self.where, self.proposing
         return key_of([
             metadata.version("optiml-cuda"), where.name, where.mode, where.arch, changed.path, changed.kernel, changed.reasons,
             source, programs, dataclasses.asdict(dataclasses.replace(spec, origin="")), asked.search, self.plan, asked.proposers,
@@ -152,9 +160,8 @@ class Looker:
         """A kernel without a spec with one that is drafted; None where none can be, or where it has one that is wrong."""
         if not isinstance(error, UsageError) or not self.proposing.search:
             return None
-        assert self._machine is not None
         try:
-            ready = SpecMaker(self._head, self._machine.box).ready(
+            ready = SpecMaker(self._head, self._reading[0].box).ready(
                 self._head / found.changed.path, found.changed.kernel
             )
         except (OptimlError, KeyError, UnicodeDecodeError):
@@ -201,8 +208,7 @@ class Looker:
         measurement = comparison.measurement if comparison is not None else None
         if measurement is None or not self._past.entries:
             return None
-        assert self._where is not None
-        name = device_name(self._where.mode, device, metadata.version("optiml-cuda"))
+        name = device_name(self.where.mode, device, metadata.version("optiml-cuda"))
         return self._past.history(changed.base_path, changed.kernel, name, spec_name(spec), measurement.cases)
 
     def _spec(self, changed: ChangedKernel) -> tuple[KernelSpec, str | None, Literal["base", "head"]]:

@@ -116,14 +116,18 @@ def _optimize(context: Context) -> int:
         context.answer({"looked-at": str(added)})
         _say(f"kernels added to the baseline: {added}")
         return 0
+    inputs = JobInputs(device, context.baseline, context.earlier, share, context.cluster)
     try:
+        if inputs.cluster:
+            from engine.cluster.scheduler import parse_address
+
+            parse_address(inputs.cluster, "input 'cluster'")
         if request.command == "all":
             from action.campaign_job import run_all
 
-            bundle = run_all(request, context.workspace, (context.bundle, context.earlier), device=device, say=say)
+            bundle = run_all(request, context.workspace, (context.bundle, context.earlier), inputs, say)
         else:
             with trust("fork" if request.fork else "pull"):
-                inputs = JobInputs(device, context.baseline, context.earlier, share, context.cluster)
                 bundle = run(request, context.workspace, context.bundle, inputs, say)
     except OptimlError as error:
         if not (context.bundle / FILE).exists():

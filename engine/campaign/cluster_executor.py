@@ -244,7 +244,7 @@ class ClusterExecutor:
             self._grow(turn, header, blobs[len(names) :])
             contents: dict[str, bytes | None] = dict.fromkeys(RESULTS)
             write_files(turn.out, contents | dict(zip(names, blobs, strict=False)))
-            return dataclasses.replace(end, folder=str(turn.out))
+            return dataclasses.replace(end, folder=str(turn.out) if end.folder else "")
         except NotThis as error:
             raise MachineError(f"a worker's answer {error}", self._where(turn), "check that machine") from None
 

@@ -11,8 +11,8 @@ import pytest
 
 from action import kept_reviews, kernel_review
 from action.kept_reviews import ANSWERED
-from action.request import Request
 from action.looker import Looker
+from action.request import Request
 from action.search_job import JobInputs, run, wanted
 from action.trees import write_tree
 from bot.baseline import Baseline, CaseTime, Entry, spec_name, write_baseline
