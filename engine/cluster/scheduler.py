@@ -48,9 +48,7 @@ def parse_address(text: str, where: str = "--cluster") -> str:
     match = _ADDRESS.fullmatch(address)
     if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
         return address.rstrip("/")
-    raise UsageError(
-        f"invalid cluster '{text[:80]}'", where, "expected local, tcp://HOST:PORT or tls://HOST:PORT"
-    )
+    raise UsageError(f"invalid cluster '{text[:80]}'", where, "expected local, tcp://HOST:PORT or tls://HOST:PORT")
 
 
 @contextmanager
