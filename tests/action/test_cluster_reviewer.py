@@ -29,6 +29,7 @@ from engine.cluster.connection import Cluster
 from engine.errors import MachineError
 from engine.process.decode import decode
 from engine.process.wire import pack, unpack
+from tests.action.scripted_review import CANDIDATES
 from tests.action.test_search_job import FAST, SLOW, clone, commit, kept
 from tests.bot.make import measurement, result
 from tests.engine.campaign.test_cluster_executor import Client, Future
@@ -36,6 +37,7 @@ from tests.engine.cluster import workers
 from tests.engine.cluster.processes import processes
 
 __all__ = ["clone", "kept"]
+SCRIPTED = Path(__file__).with_name("scripted_review.py")
 
 
 class Script:
@@ -244,10 +246,10 @@ def test_a_local_cluster_reviews_as_the_runner_does(
     bare = FAST.replace("scale", "bare").replace("other", "odd")
     (clone / "new.cu").write_text("".join(line for line in bare.splitlines(True) if "optiml:" not in line))
     head = commit(clone, "head")
-    here, _ = review(clone, base, head, tmp_path / "here", cluster="", command="optimize", budget_s=400.0)
+    here, _ = review(clone, base, head, tmp_path / "here", cluster="", command="optimize", budget_s=240.0)
     monkeypatch.setattr(kept_reviews, "folder", lambda: tmp_path / "others")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    there, said = review(clone, base, head, tmp_path / "there", cluster="local", command="optimize", budget_s=400.0)
+    there, said = review(clone, base, head, tmp_path / "there", cluster="local", command="optimize", budget_s=240.0)
     assert any("on worker" in line for line in said)
     for one, other in zip(here.kernels, there.kernels, strict=True):
         assert one.changed == other.changed
@@ -286,9 +288,9 @@ def test_a_worker_that_is_killed_costs_no_recorded_candidate(
     monkeypatch.setattr(ClusterReviewer, "_saw", saw)
     with processes(tmp_path) as all:
         _, address = all.scheduler()
-        all.worker(address, scripted=False)
-        all.worker(address, scripted=False)
-        bundle, said = review(clone, base, head, tmp_path / "out", cluster=address, budget_s=400.0)
+        all.worker(address, SCRIPTED)
+        all.worker(address, SCRIPTED)
+        bundle, said = review(clone, base, head, tmp_path / "out", cluster=address, budget_s=60.0)
     ((rank, _, rows),) = killed
     assert any("was lost, another continues" in line for line in said)
     assert [looked.error for looked in bundle.kernels] == [""] * 2
@@ -296,7 +298,7 @@ def test_a_worker_that_is_killed_costs_no_recorded_candidate(
     assert looked.result is not None
     journal = candidates(tmp_path / "out" / "runs" / f"{rank + 1}-k")
     assert rows <= journal
-    assert looked.result.counts["candidates"] == len(journal) - 1
+    assert looked.result.counts["candidates"] == len(journal) - 1 == CANDIDATES
 
 
 def candidates(folder: Path) -> set[str]:
