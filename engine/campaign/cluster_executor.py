@@ -32,6 +32,9 @@ from engine.spec.kernel_spec import KernelSpec
 
 _POLL_S = 1.0  # how often searches are asked what they came to
 _ATTEMPTS = 3  # workers that a kernel may lose: after that it is taken for what ends them. Ours
+_BREAKS = (
+    10  # times that the connection may break while a kernel is under way: its worker stays, and begins again. Ours
+)
 _ALONE_S = 60.0  # for a worker to come back where none is left
 
 
@@ -68,7 +71,9 @@ class _Turn:
     task: KernelTask
     began: float = field(default_factory=time.monotonic)
     lost: int = 0
+    breaks: int = 0
     attempt: str = ""
+    given_up: list[str] = field(default_factory=list)  # attempts that workers may still be at
     worker: ClusterWorker | None = None
     future: Any = None
     out: Path | None = None
@@ -269,7 +274,8 @@ class ClusterExecutor:
     def _ask(self, turns: Sequence[_Turn]) -> None:
         places = {t.attempt: dataclasses.asdict(t.copy.place if t.copy is not None else Place()) for t in turns}
         workers = [turn.worker.address for turn in turns if turn.worker is not None]
-        answers = self._cluster.ask(report, pack({"attempts": places}), workers=workers)
+        given_up = [attempt for turn in turns for attempt in turn.given_up]
+        answers = self._cluster.ask(report, pack({"attempts": places, "given_up": given_up}), workers=workers)
         for turn in turns:
             assert turn.worker is not None
             frame = answers.get(turn.worker.address)
@@ -302,11 +308,18 @@ class ClusterExecutor:
         turn.copy.add(rows, blobs)
 
     def _lose(self, turn: _Turn) -> None:
-        """Take a kernel from a worker that is gone."""
-        turn.lost += 1
-        self._tell("lost", turn, said="its worker was lost")
+        """Take a kernel from a worker that is gone; or from one that is there, where the connection broke and Dask gave its task up."""
+        assert turn.worker is not None
+        there = turn.worker.address in {worker.address for worker in self._cluster.refresh()}
+        turn.breaks, turn.lost = turn.breaks + there, turn.lost + (not there)
+        turn.given_up.append(turn.attempt)
+        self._tell("lost", turn, said="the connection broke" if there else "its worker was lost")
         self._release(turn)
         turn.worker, turn.future = None, None
+        if turn.breaks >= _BREAKS:
+            turn.future = KernelEnd(
+                "failed", f"the connection to the cluster broke {turn.breaks} times during its search"
+            )
         if turn.lost >= _ATTEMPTS:
             turn.future = KernelEnd("failed", f"{turn.lost} workers were lost while they searched it")
 

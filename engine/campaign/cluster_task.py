@@ -7,6 +7,7 @@ for row by row while it grows, and the rest of it goes back with the answer.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -162,6 +163,8 @@ def report(frame: bytes) -> bytes:
     header, _ = unpack(frame)
     live = _worker.live
     wanted = header.get("attempts", {})
+    if live is not None and live.attempt in header.get("given_up", ()):
+        live.asked_at = -math.inf  # its task was given up: the next one waits for its end
     if live is None or live.attempt not in wanted:
         return pack({})
     live.asked_at, live.place = time.monotonic(), decode(Place, wanted[live.attempt])

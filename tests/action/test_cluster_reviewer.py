@@ -33,7 +33,7 @@ from tests.action.scripted_review import CANDIDATES
 from tests.action.test_search_job import FAST, SLOW, clone, commit, kept
 from tests.bot.make import measurement, result
 from tests.engine.campaign.test_cluster_executor import Client, Future
-from tests.engine.cluster import workers
+from tests.engine.cluster import workers as described
 from tests.engine.cluster.processes import processes
 
 __all__ = ["clone", "kept"]
@@ -47,7 +47,7 @@ class Script:
         self.orders: list[tuple[Order, dict[str, bytes]]] = []
         self.ends: dict[str, KernelEnd | str] = {}  # by kernel; text is the state of Dask's future
         self.files: dict[str, bytes] = {}  # that come back with an end
-        self.client = Client(workers.worker("0", None), workers.worker("1", None))
+        self.client = Client(described.worker("0", None), described.worker("1", None))
         self.client.submit = self._submit  # type: ignore[method-assign]
         cluster = Cluster(self.client, "tls://scheduler:8786", "cpu")
         cluster.examine()
@@ -68,6 +68,9 @@ class Script:
         self.orders.append((order, dict(zip((*order.files, *order.extra), blobs, strict=True))))
         end = self.ends.get(order.task.kernel, KernelEnd("done", ""))
         if isinstance(end, str):
+            if end == "lost":  # its worker is gone, and another comes in its place
+                self.client.workers = [w for w in self.client.workers if w.address not in workers]
+                self.client.workers.append(described.worker(f"n{len(self.orders)}", None))
             return Future(end)
         header = {"end": dataclasses.asdict(end), "files": list(self.files), "rows": {}}
         return Future(pack(header, list(self.files.values())))
