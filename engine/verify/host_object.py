@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from elftools.elf.elffile import ELFFile
+
 from engine.errors import OptimlError
 
 # Names of internal linkage hold a hash of the file's path and text.
@@ -84,8 +86,6 @@ def _weak(of: _Object, name: str) -> bool:
 
 
 def _read(data: bytes) -> _Object:
-    from elftools.elf.elffile import ELFFile
-
     try:
         return _parsed(ELFFile(io.BytesIO(data)))
     except Exception as error:
