@@ -22,7 +22,7 @@ _MOST_TURNS = 4096  # of the loops of one insertion
 _MISSING = object()
 
 
-class Unsupported(Exception):
+class NotInterpreted(Exception):
     """The statements have another form."""
 
 
@@ -34,7 +34,7 @@ class Key:
 
 
 @dataclass(frozen=True, eq=False)
-class Label:
+class Companion:
     """What stands beside a value in the list."""
 
 
@@ -66,7 +66,7 @@ class Interpreter:
     def scoped(self, node: Node | None) -> Step:
         """A statement whose declarations end with it."""
         if node is None:
-            raise Unsupported
+            raise NotInterpreted
         statements = children(node) if node.type == "compound_statement" else [node]
         names = [v.name for s in statements if s.type == "declaration" for v in variables(s)]
         inner = self.block(statements)
@@ -106,7 +106,7 @@ class Interpreter:
                 return lambda env: "continue"
             case _ if node.type.startswith("preproc"):
                 return lambda env: None  # an unroll pragma: nothing else passes `sound`
-        raise Unsupported
+        raise NotInterpreted
 
     def declaration(self, node: Node) -> Step:
         made: list[tuple[str, Value]] = []
@@ -130,12 +130,12 @@ class Interpreter:
     def array(self, declaration: Node, name: str, value: Node | None) -> Value:
         length = array_lengths(self.site, declaration).get(name)
         if length is None:
-            raise Unsupported
+            raise NotInterpreted
         given = children(value) if value is not None else None
         if given is None:
             return lambda env: [None] * length
         if value is None or value.type != "initializer_list" or len(given) not in (0, length):
-            raise Unsupported
+            raise NotInterpreted
         values = [self.value(g) for g in given]
         return lambda env: [v(env) for v in values] or [0] * length
 
@@ -178,7 +178,7 @@ class Interpreter:
                     after(env)
                 turns += 1
                 if turns > _MOST_TURNS:
-                    raise Unsupported
+                    raise NotInterpreted
             if name and outer is not _MISSING:
                 env[name] = outer
             return None
@@ -190,7 +190,7 @@ class Interpreter:
         if node.type == "update_expression":
             target, one = node.child_by_field_name("argument"), 1 if "++" in text(node) else -1
             if target is None or target.type != "identifier":
-                raise Unsupported
+                raise NotInterpreted
             name = text(target)
 
             def update(env: Env) -> Signal:
@@ -200,20 +200,20 @@ class Interpreter:
             return update
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
         if node.type != "assignment_expression" or sign is None or left is None or right is None:
-            raise Unsupported
+            raise NotInterpreted
         value = self.value(right)
         if text(sign) in ("+=", "-="):
             own, times = self.value(left), 1 if text(sign) == "+=" else -1
             added = value
             value = lambda env: _whole(own(env)) + times * _whole(added(env))  # noqa: E731
         elif text(sign) != "=":
-            raise Unsupported
+            raise NotInterpreted
         if left.type == "identifier":
             name = text(left)
 
             def assign(env: Env) -> Signal:
                 if name not in env:
-                    raise Unsupported  # a variable that outlives the statements
+                    raise NotInterpreted  # a variable that outlives the statements
                 env[name] = value(env)
                 return None
 
@@ -229,13 +229,13 @@ class Interpreter:
     def element(self, node: Node) -> tuple[str, Value]:
         array, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
         if node.type != "subscript_expression" or array is None or array.type != "identifier" or indices is None:
-            raise Unsupported
+            raise NotInterpreted
         (index,) = children(indices)
         return text(array), self.value(index)
 
     def value(self, node: Node | None) -> Value:
         if node is None:
-            raise Unsupported
+            raise NotInterpreted
         node = strip(node)
         match node.type:
             case "number_literal":
@@ -255,7 +255,7 @@ class Interpreter:
                 return self.unary(node)
             case "binary_expression":
                 return self.binary(node)
-        raise Unsupported
+        raise NotInterpreted
 
     def name(self, node: Node) -> Value:
         name, known = text(node), self.site.constant(node)
@@ -268,7 +268,7 @@ class Interpreter:
         if sign == "!":
             return lambda env: int(not _truth(argument(env)))
         if sign != "-":
-            raise Unsupported
+            raise NotInterpreted
 
         def negative(env: Env) -> Any:
             value = argument(env)
@@ -296,7 +296,7 @@ class Interpreter:
                 return computed(_whole(a), _whole(b))
 
             return compute
-        raise Unsupported
+        raise NotInterpreted
 
 
 def array_lengths(site: Site, declaration: Node) -> dict[str, int]:
@@ -332,7 +332,7 @@ def _checked(env: Env, array: str, at: int) -> list[Any]:
     """The array of that name, if it has an element there."""
     found = env.get(array)
     if not isinstance(found, list) or not 0 <= at < len(found):
-        raise Unsupported
+        raise NotInterpreted
     return found
 
 
@@ -342,13 +342,13 @@ def _truth(value: Any) -> bool:
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int):
-        raise Unsupported
+        raise NotInterpreted
     return value
 
 
 def _number_of(value: Any) -> float:
     if not isinstance(value, int | float):
-        raise Unsupported
+        raise NotInterpreted
     return value
 
 
@@ -360,7 +360,7 @@ def _number(literal: str) -> int | float:
         try:
             return float(plain)
         except ValueError:
-            raise Unsupported from None
+            raise NotInterpreted from None
 
 
 def _constant(value: float) -> Value:
@@ -373,4 +373,4 @@ def shown(value: Any) -> str:
     return str(_number_of(value))
 
 
-__all__ = ["Env", "Fresh", "Interpreter", "Key", "Label", "Step", "Unsupported", "array_lengths", "shown"]
+__all__ = ["Companion", "Env", "Fresh", "Interpreter", "Key", "NotInterpreted", "Step", "array_lengths", "shown"]

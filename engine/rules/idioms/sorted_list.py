@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.rewrite import Node, Site
-from engine.rules.idioms.interpreter import Env, Fresh, Interpreter, Key, Label, Step, Unsupported, shown
+from engine.rules.idioms.interpreter import Companion, Env, Fresh, Interpreter, Key, NotInterpreted, Step, shown
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def sorted_list(
         prepare, insert = Interpreter(site).block(before), Interpreter(site).block(insertion)
         start: Env = {}
         prepare(start)
-    except (Unsupported, RecursionError):
+    except (NotInterpreted, RecursionError):
         return None
     for array, length in arrays.items():
         elements = start.get(array)
@@ -72,7 +72,7 @@ class _Trial:
     def passes(self) -> bool:
         try:
             return all(self._keeps(ranks, rank) for ranks in self._lists() for rank in self._places(ranks))
-        except (Unsupported, KeyError, IndexError, TypeError, RecursionError):
+        except (NotInterpreted, KeyError, IndexError, TypeError, RecursionError):
             return False
 
     def _lists(self) -> Iterator[list[float]]:
@@ -96,19 +96,19 @@ class _Trial:
         env: Env = {self.value.name: new, self.form.array: list(keys)}
         env |= {other: [label[other] for label in labels] for other in self.others}
         if self.insert(env) == "break":
-            raise Unsupported
+            raise NotInterpreted
         length = range(self.form.length)
         return env[self.form.array], [{other: env[other][k] for other in self.others} for k in length]
 
     def _keeps(self, ranks: list[float], rank: float) -> bool:
         keys, new = [Key(r) for r in ranks], Key(rank)
-        labels: list[dict[str, Any]] = [{other: Label() for other in self.others} for _ in ranks]
+        labels: list[dict[str, Any]] = [{other: Companion() for other in self.others} for _ in ranks]
         got, beside = self._run(keys, labels, new)
         if not self._better(rank, ranks[-1]):
             return got == keys and beside == labels
         known = dict(zip(keys, labels, strict=True))
         for key, label in zip(got, beside, strict=True):
-            if key is new and any(isinstance(v, Label) for v in label.values()):
+            if key is new and any(isinstance(v, Companion) for v in label.values()):
                 return False
             if key is not new and known.get(key) != label:
                 return False

@@ -35,7 +35,7 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True)
-class Listed:
+class InsertionList:
     """A thread that inserts each element of its row into a sorted list.
 
     `source` are the declarations that give the element `value` of type `type` from the row and the column.
@@ -55,13 +55,13 @@ class Listed:
         return self.map.indices[0]
 
 
-class TopkFilter(MatchedRule[Listed]):
+class TopkFilter(MatchedRule[InsertionList]):
     """A warp marks the elements of a row that may enter the sorted list of one thread, which inserts them alone."""
 
     name = "topk_filter"
     summary = "Filter rows by warps before insertion into sorted lists"
 
-    def match(self, site: Site) -> Listed | None:
+    def match(self, site: Site) -> InsertionList | None:
         """The kernel as one sorted list for each thread's row; None where it has another form."""
         form = thread_map(site) if site.sound and site.manageable and site.launch_visible else None
         blocks = one_dimensional(site) if form is not None else set()
@@ -79,12 +79,12 @@ class TopkFilter(MatchedRule[Listed]):
         loops = [(k, s) for k, s in enumerate(map(stride_loop, form.work)) if s is not None]
         return next((found for k, s in loops if (found := _listed(site, form, k, s, threads)) is not None), None)
 
-    def space(self, match: Listed) -> Space:
+    def space(self, match: InsertionList) -> Space:
         """The elements of a row that a thread reads at once, the rows of a warp at once, and whether the next ones are on their way."""
         choices = [(dict(zip(_OPEN, values, strict=True)), 0.6 - 0.04 * order) for order, values in enumerate(_CHOICES)]
         return Space(choices, _OPEN, (f"each * rows * (1 + ahead) <= {_MOST_VALUES}",), 0.6)
 
-    def rewrite(self, match: Listed, values: Values) -> Change | None:
+    def rewrite(self, match: InsertionList, values: Values) -> Change | None:
         """The filter in place of the loop, and the test for threads without a row behind it."""
         each, rows, ahead = (int(values[name]) for name in _OPEN)
         k = match.list.length
@@ -98,7 +98,7 @@ def _condition(guard: Node) -> Node:
     return guard.child_by_field_name("condition") or guard
 
 
-def _listed(site: Site, form: ThreadMap, place: int, loop: StrideLoop, threads: int) -> Listed | None:
+def _listed(site: Site, form: ThreadMap, place: int, loop: StrideLoop, threads: int) -> InsertionList | None:
     before, statements = form.work[:place], children(loop.body)
     if loop.step != "1" or loop.body.type != "compound_statement":
         return None
@@ -128,7 +128,7 @@ def _listed(site: Site, form: ThreadMap, place: int, loop: StrideLoop, threads: 
             continue
         found = sorted_list(site, before, insertion, arrays, Inserted(value, kind in ("float", "double")))
         if found is not None and found.length <= WARP // 2 and _element(own, found.array) == kind:
-            return Listed(site, form, loop, found, value, kind, tuple(source), threads)
+            return InsertionList(site, form, loop, found, value, kind, tuple(source), threads)
     return None
 
 
@@ -161,7 +161,7 @@ def _element(declarations: list[Node], array: str) -> str:
     return next((v.type for d in declarations for v in variables(d) if v.name == array), "")
 
 
-def _edits(match: Listed, each: int, rows: int, *, ahead: bool) -> Edits:
+def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
     site, loop, form, row = match.site, match.loop, match.map, match.row
     name = site.fresh_names()
     better, lesser = _FUNCTIONS[match.type]
