@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import tree_sitter_cuda
+from tree_sitter import Language, Parser
+
 from engine.cpu.grid_bounds import GridBound, grid_bound
 from engine.cpu.restricted_pairs import restricted_pairs
 from engine.cpu.settled_names import PARAMETER, settled
@@ -78,8 +81,6 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
 
     What the compiler's options included before that file is left out. Code of included system files stays as it is.
     """
-    import tree_sitter_cuda
-    from tree_sitter import Language, Parser
 
     data = text.encode()
     data = data[max(0, data.find(b'# 1 "%s"' % name.encode())) :]

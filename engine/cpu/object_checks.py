@@ -59,6 +59,7 @@ class ObjectFacts:
 
 def facts_of(path: Path) -> ObjectFacts:
     """The facts of a shared object. Raises ValueError for what cannot be read: then nothing is known of it."""
+    # What is known of an object is kept, so most runs read none.
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -140,6 +141,7 @@ def _facts(elf: Any) -> ObjectFacts:
 
 def _unseen(elf: Any, functions: list[Any]) -> tuple[frozenset[str], int]:
     """Functions that access memory beyond their frame and constants without a callback for it, and constructors in the module's own."""
+    # Brings the disassembler, for objects that are new.
     from engine.cpu.object_code import Code
 
     code = Code(elf)

@@ -10,8 +10,8 @@ import pytest
 
 from engine.compile import kept_whole
 from engine.compile.built import Built
-from engine.compile.compiler import make_compiler
 from engine.compile.nvcc import find_nvcc
+from engine.compile.nvrtc import NvrtcCompiler
 from engine.compile.whole import WholeFile
 from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
@@ -89,7 +89,7 @@ class Place:
         spec, _ = find_spec(folder, self.path)
         self.program = load_program(self.path)
         self.builder = Builder(
-            spec, folder, make_compiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
+            spec, folder, NvrtcCompiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
         )
         self.check = WholeCheck(spec, folder, "sm_90", sandbox())
 
