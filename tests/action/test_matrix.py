@@ -110,9 +110,8 @@ def test_jobs_take_all_kernels_and_none_twice(clone: Path, tmp_path: Path, monke
     head = commit(clone, "head")
     seen = []
     for number in (1, 2):
-        found = search_job.run(
-            Request(7, base, head, False), clone, tmp_path / str(number), search_job.JobInputs("cpu", mine=Share("", number, 2)), lambda text: None
-        )  # fmt: skip
+        inputs = search_job.JobInputs("cpu", mine=Share("", number, 2))
+        found = search_job.run(Request(7, base, head, False), clone, tmp_path / str(number), inputs, lambda text: None)
         seen.append({each.changed.path for each in found.kernels})
     assert sorted(map(len, seen)) == [2, 3]
     assert set.union(*seen) == {f"k{n}.cu" for n in range(5)}
