@@ -100,7 +100,7 @@ def test_the_gate_gives_a_matrix(
 
 def test_jobs_take_all_kernels_and_none_twice(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        search_job._Looker, "look", lambda self, changed, share_s: looked(kernel=changed.kernel, path=changed.path)
+        search_job.Looker, "prepared", lambda self, changed, draft: looked(kernel=changed.kernel, path=changed.path)
     )
     for n in range(5):
         (clone / f"k{n}.cu").write_text(KERNEL)
@@ -110,9 +110,8 @@ def test_jobs_take_all_kernels_and_none_twice(clone: Path, tmp_path: Path, monke
     head = commit(clone, "head")
     seen = []
     for number in (1, 2):
-        found = search_job.run(
-            Request(7, base, head, False), clone, tmp_path / str(number), device="cpu", say=lambda text: None, mine=Share("", number, 2)
-        )  # fmt: skip
+        inputs = search_job.JobInputs("cpu", mine=Share("", number, 2))
+        found = search_job.run(Request(7, base, head, False), clone, tmp_path / str(number), inputs, lambda text: None)
         seen.append({each.changed.path for each in found.kernels})
     assert sorted(map(len, seen)) == [2, 3]
     assert set.union(*seen) == {f"k{n}.cu" for n in range(5)}
