@@ -193,7 +193,7 @@ def mark_exits(text: str) -> str:
     import tree_sitter_cuda
     from tree_sitter import Language, Node, Parser
 
-    from engine.cuda.parse import readable
+    from engine.cuda.readable_text import readable
 
     data = text.encode()
     tree = Parser(Language(tree_sitter_cuda.language())).parse(readable(data))
