@@ -194,7 +194,7 @@ class HostScope:
             parts = [node.child_by_field_name(f) for f in ("condition", "consequence", "alternative")]
             if all(parts):
                 condition, then, otherwise = (p for p in parts if p is not None)
-                chosen = then if arith.evaluate(self._expanded(condition), {}) else otherwise
+                chosen = then if self.number(condition) else otherwise
                 return f"({self._expanded(chosen)})"
         if kind == "cast_expression":
             value, target = node.child_by_field_name("value"), node.child_by_field_name("type")
