@@ -135,6 +135,9 @@ class HostScope:
         if definition.value is None and not is_dim3:
             raise self.fail(node, f"'{name}' has no value before it")
         if definition.value is None:
+            between = self.unit.data[definition.statement.end : node.start_byte].decode("utf-8", "replace")
+            if not fields and re.search(rf"[(,]\s*&?\s*{re.escape(name)}\s*[,)]", between):
+                raise self.fail(node, f"'{name}' gets its value in a function that it is passed to")
             base: list[arith.Number] = [1, 1, 1]
         elif definition.value.type in ("argument_list", "initializer_list"):
             parts = uncommented(definition.value)

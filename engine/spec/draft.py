@@ -434,7 +434,8 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
         part.argument = replace(part.argument, size=table.size)
         part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
         return
-    looked_up = any(name in usage.indexed_by(other) for other in usage.uses if other not in offsets)
+    by = [other for other in usage.uses if name in usage.indexed_by(other)]
+    looked_up = any(other not in offsets or not reach.tried for other in by)
     if extent is None or looked_up:
         missing.append(Gap(f"the size of '{name}': {no_size(name, reach, untried, looked_up)}", f"args.{name}"))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -11,11 +12,13 @@ import pytest
 from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
+from engine.errors import SourceError
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, draft
 from engine.spec.draft_trials import Trials, other_shapes
-from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec, Step
+from engine.spec.launch_config import evaluate
 from tests.engine.spec.drafts import program
 
 
@@ -385,3 +388,17 @@ __global__ void k(float* y, int C) { y[blockIdx.x * C + threadIdx.x] = 1; }
 void run(float* y, int B, int T, int C) { k<<<B * T, 32>>>(y, C); }
 """
     assert {"B", "T"} <= draft(program(code), "k").spec.time[0].sizes.keys()
+
+
+def test_a_launch_whose_block_a_function_fills_is_asked_for() -> None:
+    code = """
+void shape(int n, dim3& block, dim3& grid) { block.x = 64; grid.x = (n + 63) / 64; }
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i * blockDim.y] = x[i];
+}
+void run(const float* x, float* y, int n) { dim3 block; dim3 grid; shape(n, block, grid); k<<<grid, block>>>(x, y, n); }
+"""
+    spec = replace(draft(program(code), "k").spec, steps=(Step("k", "", ("x", "y", "n")),))
+    with pytest.raises(SourceError, match="'block' gets its value in a function that it is passed to"):
+        evaluate(program(code), spec, 0, {"n": 1000})
