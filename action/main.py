@@ -92,7 +92,7 @@ def _gate(context: Context) -> int:
 def _optimize(context: Context) -> int:
     from action.matrix import share_of
     from action.request import read_request
-    from action.search_job import run, settings_at
+    from action.search_job import JobInputs, run, settings_at
     from bot.bundle import FILE, write_reason
     from bot.clone import Repository
     from bot.escape import without_folders
@@ -116,17 +116,19 @@ def _optimize(context: Context) -> int:
         context.answer({"looked-at": str(added)})
         _say(f"kernels added to the baseline: {added}")
         return 0
+    inputs = JobInputs(device, context.baseline, context.earlier, share, context.cluster)
     try:
+        if inputs.cluster:
+            from engine.cluster.scheduler import parse_address
+
+            parse_address(inputs.cluster, "input 'cluster'")
         if request.command == "all":
             from action.campaign_job import run_all
 
-            bundle = run_all(request, context.workspace, (context.bundle, context.earlier), device=device, say=say)
+            bundle = run_all(request, context.workspace, (context.bundle, context.earlier), inputs, say)
         else:
             with trust("fork" if request.fork else "pull"):
-                bundle = run(
-                    request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline,
-                    earlier=context.earlier, mine=share,
-                )  # fmt: skip
+                bundle = run(request, context.workspace, context.bundle, inputs, say)
     except OptimlError as error:
         if not (context.bundle / FILE).exists():
             write_reason(without_folders(str(error)), context.bundle)

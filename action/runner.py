@@ -41,6 +41,7 @@ class Context:
     device: str
     runners: str  # as JSON, of the search
     jobs: str  # how many share it
+    cluster: str  # whose workers search; "": this runner
     part: str  # which of them this one is
     dry_run: bool
     output: Path | None
@@ -125,6 +126,7 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
         device=device,
         runners=value("OPTIML_RUNNERS"),
         jobs=value("OPTIML_JOBS"),
+        cluster=value("OPTIML_CLUSTER"),
         part=value("OPTIML_PART"),
         dry_run=dry_run == "true",
         output=_file(value("GITHUB_OUTPUT")),

@@ -8,66 +8,91 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Mapping
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from action import kept_reviews
-from action.kept_reviews import ANSWERED, COMPARED_ONLY, KeptReviews, key_of
+from action.kept_reviews import ANSWERED, COMPARED_ONLY, KeptReviews
+from action.kernel_review import (
+    BUDGET_SPENT,
+    LEAST_S,
+    SEARCHED,
+    Prepared,
+    Reviewed,
+    compared,
+    patch_of,
+    said,
+    try_draft,
+)
+from action.looker import Looker, Proposing, Sides, Where
 from action.matrix import Share
 from action.request import Request
-from action.trees import write_tree
-from bot.base_comparison import compare
-from bot.baseline import Baseline, device_name, read_baseline, spec_name
-from bot.bundle import Bundle, Comparison, History, Looked, read_earlier, write_bundle
+from action.trees import write_settings, write_tree
+from bot.baseline import Baseline, read_baseline
+from bot.bundle import Bundle, Looked, read_earlier, write_bundle
 from bot.changed import ChangedKernel, Skipped
 from bot.changes import find_changes
 from bot.clone import Repository
 from bot.errors import BundleError
-from bot.escape import without_folders
-from engine.campaign.headroom import predicted_headroom
 from engine.capture.manifest import MANIFEST, Manifest, parse_manifest, share_of
-from engine.cuda.load import load_program
 from engine.cuda.parse import parse
-from engine.cuda.patch import make_patch
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.evaluate.contained import unexpected
-from engine.model import Program
 from engine.run.machine import make_machine
 from engine.run.optimization import Options, optimize
-from engine.run.ready_spec import SpecMaker
-from engine.run.spec_writing import with_lines
 from engine.search.progress import Budget
 from engine.settings.config import NAMES, Config, parse_config
 from engine.settings.config_text import ConfigError
 from engine.settings.scratch import scratch_folder
-from engine.spec.find import find_spec
-from engine.spec.kernel_spec import KernelSpec
-from engine.verify.defences import Defences
 
 if TYPE_CHECKING:
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
 
 _ALL = Share()
-_LEAST_S = 5.0  # below that a search finds nothing
-# Both sides are the authors' own programs: the head may change headers, helpers and state as no candidate may.
-_COMPARED = Defences(screening=False, device_state=False)
 _RANKING = 0.1  # the share of the whole time that ordering kernels may take, where too many changed
-_SEARCHED = 0.8  # the share of a kernel's time that is searched in; comparing and confirming take the rest
+_T = TypeVar("_T")
+WHOLE = "this pull request"  # in the place of a path, for what is said of all of it
 
 
-def run(
-    request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None],
-    baseline: Path | None = None, earlier: Path | None = None, mine: Share = _ALL,
-) -> Bundle:  # fmt: skip
+@dataclass(frozen=True)
+class JobInputs:
+    """What a job is given beside its request.
+
+    `baseline` is a folder with what the default branch measured, `earlier` one with the bundle of an earlier run of the same pull
+    request; `mine` is this job's share of the kernels; `cluster` names workers that review them ("": this runner does).
+    """
+
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    baseline: Path | None = None
+    earlier: Path | None = None
+    mine: Share = _ALL
+    cluster: str = ""
+
+
+class Reviewer(Protocol):
+    """Where kernels are reviewed: so many at a time."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def begin(self, number: int, prepared: Prepared, share_s: float) -> None:
+        """Begin with a kernel. Raises MachineError where no kernel can be reviewed any more."""
+
+    def ended(self) -> Sequence[tuple[int, Reviewed]]:
+        """Wait until some end: their numbers with what was found. Raises MachineError, likewise."""
+
+
+def run(request: Request, clone: Path, out: Path, inputs: JobInputs, say: Callable[[str], None]) -> Bundle:
     """Look at everything the request is about; the bundle is in `out` when this returns, and after each kernel.
 
-    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured, `earlier` one with the
-    bundle of an earlier run of the same pull request; `mine` is this job's share of the kernels. Raises ConfigError, GitError,
-    DiffError, MachineError.
+    `clone` is a clone that has both commits. Raises ConfigError, GitError, DiffError, MachineError.
     """
     begin = time.monotonic()
     repository = Repository(clone)
@@ -80,7 +105,7 @@ def run(
     chosen, skipped = wanted(request, config, kernels, recording=recording)
     skipped = [*changes.skipped, *skipped]
     total = request.budget_s or config.budget.total
-    past = _past(baseline, say)
+    past = _past(inputs.baseline, say)
     proposers, model = _proposers(request, config)
     bundle = Bundle(request.head, changes.base, (), tuple(skipped), complete=False)
     write_bundle(bundle, out)
@@ -88,41 +113,109 @@ def run(
         with scratch_folder() as scratch:
             base = write_tree(repository, changes.base, scratch / "base")
             head = write_tree(repository, request.head, scratch / "head")
-            machine = machine_for(device, request.arch or config.targets[0])
+            for tree in (base, head):
+                write_settings(repository, request.base, tree)
+            earlier = read_earlier(inputs.earlier) if inputs.earlier is not None else None
+            looker = Looker(
+                Sides(base, head, out), config, Proposing(proposers, model, search=request.command != "check"), past,
+                KeptReviews(kept_reviews.folder(), earlier),
+            )  # fmt: skip
             try:
-                kept = KeptReviews(kept_reviews.folder(), read_earlier(earlier) if earlier is not None else None)
-                looker = _Looker(
-                    base, head, machine, out, request.command != "check", past, proposers, model, config, kept
-                )
-                candidates = [k for k in kernels if _named(request, k.path, k.kernel) and config.wants(k.path)]
-                # Jobs that share the kernels have to choose the same ones: what each predicts in its time may differ.
-                if len(candidates) > config.budget.kernels and mine.count == 1:
-                    promise = _promise(looker, candidates, _RANKING * total)
-                    chosen, skipped = wanted(request, config, kernels, promise, recording)
-                    bundle = dataclasses.replace(bundle, skipped=(*changes.skipped, *skipped))
-                chosen = chosen[mine.number - 1 :: mine.count]
-                looker.plan = (total, config.budget.kernel, request.budget_s, len(chosen))
-                for index, changed in enumerate(chosen):
-                    left = total - (time.monotonic() - begin)
-                    share = min(left / (len(chosen) - index), config.budget.kernel if not request.budget_s else left)
-                    say(f"{changed.path}: {changed.kernel}: {max(share, 0):.0f} s")
-                    looked = _looked(looker, changed, share)
-                    if looker.answered:
-                        say(f"{changed.path}: {changed.kernel}: {ANSWERED}")
-                    bundle = dataclasses.replace(bundle, kernels=(*bundle.kernels, looked))
-                    # After each kernel: a job that is killed leaves what it had.
-                    write_bundle(bundle, out)
-            finally:
-                machine.close()
+                with _reviewer(looker, inputs, request, say) as reviewer:
+                    candidates = [k for k in kernels if _named(request, k.path, k.kernel) and config.wants(k.path)]
+                    # Jobs that share the kernels have to choose the same ones: what each predicts in its time may differ.
+                    if len(candidates) > config.budget.kernels and inputs.mine.count == 1:
+                        promise = _promise(looker, candidates, _RANKING * total)
+                        chosen, skipped = wanted(request, config, kernels, promise, recording)
+                        bundle = dataclasses.replace(bundle, skipped=(*changes.skipped, *skipped))
+                    chosen = chosen[inputs.mine.number - 1 :: inputs.mine.count]
+                    rounds = math.ceil(len(chosen) / reviewer.slots)
+                    looker.plan = (total, config.budget.kernel, request.budget_s, rounds)
+                    most = math.inf if request.budget_s else config.budget.kernel
+                    for found in _looked_at(looker, reviewer, chosen, _Time(begin + total, most), say):
+                        # After each kernel: a job that is killed leaves what it had.
+                        bundle = dataclasses.replace(bundle, kernels=found)
+                        write_bundle(bundle, out)
+            except ClusterError as error:
+                say(str(error))
+                bundle = dataclasses.replace(bundle, skipped=(*bundle.skipped, Skipped(WHOLE, error.what)))
     bundle = dataclasses.replace(bundle, complete=True)
     write_bundle(bundle, out)
     return bundle
 
 
-def _looked(looker: _Looker, changed: ChangedKernel, share_s: float) -> Looked:
-    """What `look` finds; what it raises unexpectedly is said of this kernel, and the others are looked at all the same."""
+class ClusterError(MachineError):
+    """No worker of the cluster can be had. `what` says why, without addresses and names of machines, which are nobody's business."""
+
+
+@dataclass(frozen=True)
+class _Time:
+    """The end of all reviews (of time.monotonic), and the most that one of them gets."""
+
+    until: float
+    most_s: float
+
+    def share_s(self, rounds: int) -> float:
+        """What a kernel gets where so many more are reviewed one after the other."""
+        return min((self.until - time.monotonic()) / rounds, self.most_s)
+
+
+@contextlib.contextmanager
+def _reviewer(
+    looker: Looker, inputs: JobInputs, request: Request, say: Callable[[str], None]
+) -> Iterator[Reviewer]:  # fmt: skip
+    """What reviews the kernels: this runner, or the workers of a cluster. Raises MachineError, ClusterError."""
+    arch = request.arch or looker.config.targets[0]
+    if inputs.cluster:  # Dask is loaded for those who ask for it
+        with import_module("action.cluster_reviewer").cluster_reviewer(looker, inputs, arch, say) as reviewer:
+            yield reviewer
+        return
+    machine = machine_for(inputs.device, arch)
     try:
-        return looker.look(changed, share_s)
+        looker.on(machine, Where(machine.mode, machine.arch, machine.name))
+        yield _Here(looker, machine)
+    finally:
+        machine.close()
+
+
+def _looked_at(
+    looker: Looker, reviewer: Reviewer, chosen: Sequence[ChangedKernel], limits: _Time, say: Callable[[str], None]
+) -> Iterator[tuple[Looked, ...]]:
+    """What was found so far, in the order of `chosen`, after each kernel."""
+    found: dict[int, Looked] = {}
+    waiting: list[tuple[int, Prepared]] = []
+    for number, changed in enumerate(chosen):
+        time_to_draft = limits.share_s(len(chosen) - number) >= LEAST_S
+        prepared = _guarded(changed, partial(looker.prepared, changed, draft=time_to_draft))
+        if isinstance(prepared, Prepared):
+            waiting.append((number, prepared))
+            continue
+        found[number] = prepared
+        say(f"{changed.path}: {changed.kernel}: {ANSWERED if looker.answered else prepared.error}")
+    under_way: dict[int, Prepared] = {}
+    try:
+        while waiting or under_way:
+            yield tuple(found[n] for n in sorted(found))
+            while waiting and len(under_way) < reviewer.slots:
+                share = limits.share_s(math.ceil(len(waiting) / reviewer.slots))
+                number, prepared = waiting.pop(0)
+                under_way[number] = prepared
+                say(f"{prepared.found.changed.path}: {prepared.found.changed.kernel}: {max(share, 0):.0f} s")
+                reviewer.begin(number, prepared, share)
+            for number, reviewed in reviewer.ended():
+                prepared = under_way.pop(number)
+                found[number] = _guarded(prepared.found.changed, partial(looker.finished, prepared, reviewed))
+    except ClusterError as error:
+        say(str(error))
+        for number, prepared in (*under_way.items(), *waiting):
+            found[number] = dataclasses.replace(prepared.found, error=error.what)
+    yield tuple(found[n] for n in sorted(found))
+
+
+def _guarded(changed: ChangedKernel, work: Callable[[], _T]) -> _T | Looked:
+    """What comes of some work on one kernel; what it raises unexpectedly is said of it, and the others are looked at all the same."""
+    try:
+        return work()
     except OptimlError:
         raise
     except Exception as error:
@@ -170,11 +263,11 @@ def wanted(
         else:
             chosen.append(kernel)
     if (request.path or request.kernel) and not chosen and not skipped:
-        skipped.append(Skipped(request.path or "this pull request", "no such kernel", request.kernel))
+        skipped.append(Skipped(request.path or WHOLE, "no such kernel", request.kernel))
     return chosen, skipped
 
 
-def _promise(looker: _Looker, kernels: list[ChangedKernel], limit_s: float) -> dict[ChangedKernel, float]:
+def _promise(looker: Looker, kernels: list[ChangedKernel], limit_s: float) -> dict[ChangedKernel, float]:
     """The predicted headroom of kernels that have a spec, those that changed most first, as far as the time goes."""
     end = time.monotonic() + limit_s
     found: dict[ChangedKernel, float] = {}
@@ -249,204 +342,72 @@ def _proposers(request: Request, config: Config) -> tuple[tuple[str, ...], LlmSe
     return named, from_config(config.model)
 
 
-class _Looker:
-    """Looks at one kernel after the other, with both trees and the machine at hand."""
+class _Here:
+    """Reviews one kernel at a time, on this runner."""
 
-    def __init__(
-        self, base: Path, head: Path, machine: Machine, out: Path, search: bool, past: Baseline,
-        proposers: tuple[str, ...], model: LlmSettings | None, config: Config, kept: KeptReviews,
-    ) -> None:  # fmt: skip
-        self._config = config
-        self._base, self._head, self._machine, self._out, self._search = base, head, machine, out, search
-        self._past, self._proposers, self._model = past, proposers, model
-        self._count = 0
-        self._device: Mapping[str, object] = {}
-        self._kept = kept
-        self.plan: tuple[object, ...] = ()  # how the time is divided
-        self.answered = False  # the last kernel, by an earlier review
+    slots = 1
 
-    def headroom(self, changed: ChangedKernel) -> float:
-        """How many times faster the kernel could be, as predicted. Raises OptimlError where that cannot be said."""
-        spec, spec_path, _ = self._spec(changed)
-        return predicted_headroom(spec, spec_path, self._head / changed.path, self._head, self._machine).ratio
+    def __init__(self, looker: Looker, machine: Machine) -> None:
+        self._looker, self._machine, self._count = looker, machine, 0
+        self._begun: tuple[int, Prepared, float] | None = None
 
-    def look(self, changed: ChangedKernel, share_s: float) -> Looked:
-        """Compare and search one kernel. Raises MachineError alone: what is wrong with the kernel is in the result."""
-        begin, self.answered = time.monotonic(), False
-        try:
-            spec, spec_path, source = self._spec(changed)
-        except OptimlError as error:
-            return Looked(changed, "none", error=self._said(error), draft=self._draft(changed, error, share_s))
-        key = self._key(changed, spec, spec_path, source)
-        kept = self._kept.get(key, changed)
-        if kept is not None:
-            self.answered = True
-            return kept
-        return self._kept.put(key, self._searched(Looked(changed, source), spec, spec_path, begin + share_s))
+    def begin(self, number: int, prepared: Prepared, share_s: float) -> None:
+        """Take a kernel; it is reviewed when its end is waited for."""
+        self._begun = number, prepared, time.monotonic() + share_s
 
-    def _key(self, changed: ChangedKernel, spec: KernelSpec, spec_path: str | None, source: str) -> str:
-        """A name for all that a review of a kernel depends on; "" where a side cannot be read."""
-        options, kernels = spec.compile, [step.kernel for step in spec.steps]
-        sides = [(self._head, changed.path)] + ([(self._base, changed.base_path)] if changed.base_path else [])
-        try:
-            programs = [
-                load_program(
-                    root / path, spec_file=spec_path, kernels=kernels, include=options.include, unit=options.unit
-                ).digest
-                for root, path in sides
-            ]
-        except OptimlError:
-            return ""
-        machine, model = self._machine, self._model
-        return key_of([
-            metadata.version("optiml-cuda"), machine.name, machine.mode, machine.arch, changed.path, changed.kernel, changed.reasons,
-            source, programs, dataclasses.asdict(dataclasses.replace(spec, origin="")), self._search, self.plan, self._proposers,
-            None if model is None else dataclasses.asdict(model), dataclasses.asdict(self._config), self._past,
-        ])  # fmt: skip
+    def ended(self) -> list[tuple[int, Reviewed]]:
+        """The kernel that was begun, with what was found."""
+        assert self._begun is not None
+        number, prepared, deadline = self._begun
+        reviewed = _guarded(prepared.found.changed, lambda: self._reviewed(prepared, deadline))
+        return [(number, reviewed if isinstance(reviewed, Reviewed) else Reviewed(error=reviewed.error))]
 
-    def _searched(self, found: Looked, spec: KernelSpec, spec_path: str | None, deadline: float) -> Looked:
-        """The kernel compared with the base and searched, until the deadline (of time.monotonic)."""
-        changed = found.changed
-        try:
-            comparison = self._compare(changed, spec, spec_path) if changed.base_path else None
-        except MachineError as error:
-            comparison = Comparison("not compared", None, self._said(error))
-        restore = self._restore(changed) if comparison is not None and comparison.standing == "slower" else ""
-        history = self._history(changed, spec, comparison)
-        found = dataclasses.replace(found, comparison=comparison, history=history, restore=restore)
-        if not self._search:
+    def _reviewed(self, prepared: Prepared, deadline: float) -> Reviewed:
+        """Compare and search one kernel, or try its draft, until the deadline (of time.monotonic)."""
+        sides, config, asked = self._looker.sides, self._looker.config, self._looker.proposing
+        changed, spec, machine = prepared.found.changed, prepared.spec, self._machine
+        if prepared.text:
+            try:
+                if deadline - time.monotonic() < LEAST_S:
+                    return Reviewed(error=BUDGET_SPENT)
+                try_draft(spec, sides.head, changed.path, machine)
+                return Reviewed()
+            except OptimlError as error:
+                return Reviewed(error=said(error, sides.head))
+        found = Reviewed()
+        if prepared.base is not None:
+            comparison, device = compared(spec, prepared.spec_path, prepared.base, sides.head, machine)
+            found = Reviewed(comparison, device)
+        if not asked.search:
             return dataclasses.replace(found, error=COMPARED_ONLY)
         left = deadline - time.monotonic()
-        if left < _LEAST_S:
-            return dataclasses.replace(found, error="the budget was spent before its search")
+        if left < LEAST_S:
+            return dataclasses.replace(found, error=BUDGET_SPENT)
         self._count += 1
-        name = f"{self._count}-{changed.path.rpartition('/')[2].partition('.')[0][:60]}"
         options = Options(
-            self._head / changed.path,
+            sides.head / changed.path,
             changed.kernel,
-            Budget(seconds=_SEARCHED * left),
-            out=self._out / "runs" / name,
-            command=("optiml", "optimize", changed.path, "--kernel", changed.kernel, "--budget", f"{left:.0f}s"),
-            spec=(spec, spec_path),
-            proposers=self._proposers,
-            llm=self._model,
-            guardrails=self._config.guardrails,
-            targets=self._config.targets,
+            Budget(seconds=SEARCHED * left),
+            out=sides.out / "runs" / run_name(self._count, changed.path),
+            command=command_of(changed, left),
+            spec=(spec, prepared.spec_path),
+            proposers=asked.proposers,
+            llm=asked.model,
+            guardrails=config.guardrails,
+            targets=config.targets,
         )
         try:
-            result, folder = optimize(options, self._machine)
+            result, folder = optimize(options, machine)
         except OptimlError as error:
-            return dataclasses.replace(found, error=self._said(error))
-        patch = ""
-        if result.best is not None:
-            with contextlib.suppress(UnicodeDecodeError):  # the review says that it has none to show
-                patch = (folder / result.best.patch).read_bytes().decode("utf-8")
-        return dataclasses.replace(found, result=result, patch=patch)
-
-    def _draft(self, changed: ChangedKernel, error: OptimlError, share_s: float) -> str:
-        """A patch that puts a drafted spec above a kernel without one; "" where none holds, or where it has one that is wrong."""
-        if not isinstance(error, UsageError) or not self._search or share_s < _LEAST_S:
-            return ""
-        file = self._head / changed.path
-        try:
-            ready = SpecMaker(self._head, self._machine.box).ready(file, changed.kernel)
-            if not ready.text:
-                return ""
-            spec, options = ready.spec, ready.spec.compile
-            program = load_program(
-                file, kernels=[s.kernel for s in spec.steps], include=options.include, unit=options.unit
-            )
-            evaluator = self._machine.evaluator(spec, self._head, None)
-            try:
-                evaluator.open(program)
-            finally:
-                evaluator.close()
-            after = with_lines(program.data, changed.path, changed.kernel, ready.text)
-            patch = make_patch(
-                Program({changed.path: program.data}, changed.path), Program({changed.path: after}, changed.path)
-            )
-            return patch.decode("utf-8")
-        except (OptimlError, KeyError, UnicodeDecodeError):
-            return ""  # why there is no spec is said anyway
-
-    def _restore(self, changed: ChangedKernel) -> str:
-        """The patch that gives the kernel the base's text again; "" where more than its own text changed."""
-        if changed.reasons != ("body",):
-            return ""
-        head, base = (
-            (root / path).read_bytes() for root, path in ((self._head, changed.path), (self._base, changed.base_path))
-        )
-        try:
-            now = parse(head, changed.path).kernel(changed.kernel).span
-            then = parse(base, changed.base_path).kernel(changed.kernel).span
-            after = head[: now.start] + base[then.start : then.end] + head[now.end :]
-            patch = make_patch(
-                Program({changed.path: head}, changed.path), Program({changed.path: after}, changed.path)
-            )
-            return patch.decode("utf-8")
-        except (KeyError, OptimlError, UnicodeDecodeError):
-            return ""
-
-    def _history(self, changed: ChangedKernel, spec: KernelSpec, comparison: Comparison | None) -> History | None:
-        measurement = comparison.measurement if comparison is not None else None
-        if measurement is None or not self._past.entries:
-            return None
-        name = device_name(self._machine.mode, self._device, metadata.version("optiml-cuda"))
-        return self._past.history(changed.base_path, changed.kernel, name, spec_name(spec), measurement.cases)
-
-    def _said(self, error: OptimlError) -> str:
-        """An error with paths as the repository has them: where the trees stand is nobody's business."""
-        text = str(error)
-        for folder in (self._head, self._base):
-            text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
-        return without_folders(text)
-
-    def _spec(self, changed: ChangedKernel) -> tuple[KernelSpec, str | None, Literal["base", "head"]]:
-        """The base's spec where it has one that fits the kernel as it is now, else the head's."""
-        if changed.base_path:
-            try:
-                spec, spec_path = find_spec(self._base, self._base / changed.base_path, changed.kernel)
-            except OptimlError:
-                pass
-            else:
-                if self._fits(spec, changed):
-                    here = spec_path if spec_path and (self._head / spec_path).is_file() else None
-                    return dataclasses.replace(spec, file=changed.path), here, "base"
-        spec, spec_path = find_spec(self._head, self._head / changed.path, changed.kernel)
-        return spec, spec_path, "head"
-
-    def _fits(self, spec: KernelSpec, changed: ChangedKernel) -> bool:
-        unit = parse((self._head / changed.path).read_bytes(), changed.path)
-        before = parse((self._base / changed.base_path).read_bytes(), changed.base_path)
-        for step in spec.steps:
-            try:
-                old, new = before.kernel(step.kernel), unit.kernel(step.kernel)
-            except KeyError:
-                return False
-            if [(p.name, p.base, p.pointer) for p in old.parameters] != [
-                (p.name, p.base, p.pointer) for p in new.parameters
-            ]:
-                return False
-        return True
-
-    def _compare(self, changed: ChangedKernel, spec: KernelSpec, spec_path: str | None) -> Comparison:
-        kernels = [step.kernel for step in spec.steps]
-        try:
-            include = spec.compile.include
-            head = load_program(self._head / changed.path, spec_file=spec_path, kernels=kernels, include=include)
-            base = load_program(self._base / changed.base_path, kernels=kernels, include=include)
-            evaluator = self._machine.evaluator(spec, self._head, spec_path, _COMPARED)
-        except OptimlError as error:
-            return Comparison("not compared", None, self._said(error))
-        files = _renamed(base.files, changed.base_path, changed.path)
-        try:
-            comparison = compare(evaluator, Program(files, changed.path), head)
-            # A GPU's evaluator knows its device only now.
-            self._device = evaluator.signals.device
-            return comparison
-        finally:
-            evaluator.close()
+            return dataclasses.replace(found, error=said(error, sides.head, sides.base))
+        return dataclasses.replace(found, result=result, patch=patch_of(result, folder))
 
 
-def _renamed(files: Mapping[str, bytes], old: str, new: str) -> dict[str, bytes]:
-    return {new if path == old else path: data for path, data in files.items()}
+def run_name(number: int, path: str) -> str:
+    """The folder of a kernel's run among a job's."""
+    return f"{number}-{path.rpartition('/')[2].partition('.')[0][:60]}"
+
+
+def command_of(changed: ChangedKernel, seconds: float) -> tuple[str, ...]:
+    """The command that searches as a job does."""
+    return "optiml", "optimize", changed.path, "--kernel", changed.kernel, "--budget", f"{seconds:.0f}s"

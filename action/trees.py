@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bot.clone import Repository
 from engine.errors import MachineError
+from engine.settings.config import NAMES
 
 _ENDS = (".cu", ".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".cpp", ".cc", ".cxx", "optiml.toml")
 _MAX_FILES = 20_000
@@ -37,6 +38,18 @@ def write_tree(repository: Repository, commit: str, folder: Path) -> Path:
         except OSError as error:
             raise MachineError(f"cannot be written: {error.strerror}", path[:200]) from None
     return folder
+
+
+def write_settings(repository: Repository, commit: str, tree: Path) -> None:
+    """The settings of a commit in a tree of sources, which has none of its own. Raises MachineError, GitError."""
+    for name in NAMES:
+        data = repository.read(commit, name)
+        if data is None:
+            continue
+        try:
+            (tree / name).write_bytes(data)
+        except OSError as error:
+            raise MachineError(f"cannot be written: {error.strerror}", name) from None
 
 
 def _plain(path: str) -> bool:

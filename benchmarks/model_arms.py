@@ -34,13 +34,14 @@ from engine.llm.batch import REQUESTS
 SCHEMA = "optiml.model_arms/2"
 WAITING = 4  # the command's exit code when questions wait in the batch folder
 INCOMPLETE = 4
-RULES, ALL = ("--proposers", "rules,tuner"), ("--proposers", "rules,tuner,llm")
+RULES = ("--search", "mcts", "--proposers", "rules,tuner")
+ALL = ("--search", "mcts", "--proposers", "rules,tuner,llm")
 # By name: what each arm adds to the command.
 ARMS = {
     "rules": RULES, "model": ALL,
-    **{f"model-{policy}": (*ALL, "--search", policy) for policy in ("greedy", "beam", "best-of", "refine")},
-    **{f"model-profile-{profile}": (*ALL, "--prompt-profile", profile) for profile in ("raw", "none")},
-    "model-alone": ("--proposers", "llm"), "rules-greedy": (*RULES, "--search", "greedy"),
+    **{f"model-{policy}": ("--search", policy, *ALL[2:]) for policy in ("greedy", "beam", "best-of", "refine")},
+    **{f"model-profile-{profile}": ("--prompt-profile", profile, *ALL) for profile in ("raw", "none")},
+    "model-alone": ("--search", "mcts", "--proposers", "llm"), "rules-greedy": ("--search", "greedy", *RULES[2:]),
 }  # fmt: skip
 _DRAWS = 4000
 _TIMEOUT_S = 900.0
@@ -105,7 +106,7 @@ def row_of(file: Path, arm: str, options: argparse.Namespace) -> dict[str, Any]:
         *ARMS[arm],
     ]
     answers = recorded(options.answers / file.stem / CASSETTE)
-    if "llm" in ARMS[arm][1]:
+    if "llm" in ARMS[arm][-1]:
         write_batch(batch, answers)
         arguments += ["--llm", f"batch:{batch}", "--llm-model", MODEL]
     found = run(file, out, arguments)

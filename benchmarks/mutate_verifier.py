@@ -50,7 +50,7 @@ class Row:
 
 # What a confirmation and the gate do last refuses much of what the others stop.
 LAST = (
-    "sampled_sizes", "infinite_inputs", "added_conditions", "second_opinion", "whole_build", "names", "assumptions",
+    "sampled_sizes", "infinite_inputs", "mixed_magnitudes", "added_conditions", "second_opinion", "whole_build", "names", "assumptions",
 )  # fmt: skip
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
@@ -65,12 +65,15 @@ CPU = (
     Row("families", "ordinary-values-only"),
     Row("nan_inputs", "nan-becomes-zero"),
     Row("infinite_inputs", "clips-the-largest"),
+    Row("mixed_magnitudes", "product-overflows"),
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("sampled_sizes", "narrow-index"),
     Row("added_conditions", "hashed-size"),
+    Row("added_conditions", "one-pointer-twice"),
     Row("access_checks", "restores-input"),
+    Row("access_checks", "rereads-read-only"),
     Row("undefined", "shifts-too-far"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine.compile.compiler import make_compiler  # noqa: E402
+from engine.compile.nvrtc import NvrtcCompiler  # noqa: E402
 from engine.cuda.edit import edit_program  # noqa: E402
 from engine.cuda.load import load_program, repository_root  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
@@ -75,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> int:
     chance = random.Random(options.seed)
     with (
         tempfile.TemporaryDirectory() as folder,
-        make_compiler(options.arch, cache=Path(folder), sandbox=sandbox.sandbox()) as compiler,
+        NvrtcCompiler(options.arch, cache=Path(folder), sandbox=sandbox.sandbox()) as compiler,
         ThreadPoolExecutor(2 * (machine()["cpus_usable"] or 1)) as pool,
     ):
         target = Target(arch=options.arch)

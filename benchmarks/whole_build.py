@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.rules_rate import kernels  # noqa: E402
-from engine.compile.compiler import make_compiler  # noqa: E402
+from engine.compile.nvrtc import NvrtcCompiler  # noqa: E402
 from engine.cuda.edit import edit_program  # noqa: E402
 from engine.cuda.load import repository_root  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
@@ -52,7 +52,7 @@ def main(given: Sequence[str] | None = None) -> int:
     folders = ["examples", *(["benchmarks/suite"] if options.suite else [])]
     rows: list[dict[str, Any]] = []
     chance, box = random.Random(options.seed), sandbox()
-    with make_compiler("sm_90", cache=None, sandbox=box, jobs=1) as compiler:
+    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=1) as compiler:
         for file in (f for folder in folders for f in sorted((ROOT / folder).rglob("*.cu"))):
             root = repository_root(file)
             for label, program, spec, spec_path in kernels(file, {}):

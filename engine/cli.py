@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from engine.commands.command_line import make_parser
+from engine.errors import OptimlError
 from engine.process.cores import ONE_THREAD
 from engine.process.standard_output import Output, run_command, say
 
@@ -24,13 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(given: Sequence[str], out: Output) -> int:
-    from engine.errors import OptimlError
-
     parser = make_parser()
     parsed = parser.parse_args(given)
     parsed.given, parsed.parser = tuple(given), parser
     try:
         if parsed.version:
+            # Only this option pays for it.
             from importlib import metadata
 
             print(metadata.version("optiml-cuda"))

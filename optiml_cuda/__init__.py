@@ -3,7 +3,7 @@
 >>> from pathlib import Path
 >>> from optiml_cuda import Budget, Options, TuneOptions, arithmetic
 >>> Options(Path("softmax.cu"), budget=Budget(seconds=30.0)).search
-'mcts'
+'greedy'
 >>> TuneOptions(Path("gemm.cu"), parameters={"TILE": "16, 32"}).dispatch
 False
 >>> arithmetic("(n + 255) / 256", {"n": 1000})

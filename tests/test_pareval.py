@@ -125,6 +125,7 @@ def test_a_launch_becomes_a_call_and_nothing_else_changes() -> None:
         with_host_function("f<<<1, 1>>>(x);\ng<<<1, 1>>>(x);\n", "f")
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_driver_tells_a_wrong_program_from_a_right_one(checkout: Path, tmp_path: Path) -> None:
     verdicts = []

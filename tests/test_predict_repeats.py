@@ -11,7 +11,10 @@ from engine.run.machine import make_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 # Loops as long as a row of a sparse matrix, atomics that meet by chance, borders of a cube, indices of a graph.
-FEW = ("spmv", "histogram_float", "stencil3d", "message_passing")
+FEW = [
+    "spmv",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("histogram_float", "stencil3d", "message_passing")),
+]
 
 
 @pytest.mark.parametrize("name", FEW)

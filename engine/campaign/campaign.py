@@ -11,7 +11,7 @@ from typing import Protocol
 
 from engine.campaign.combined_patch import combine
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
-from engine.campaign.queue import Queue, Queued, open_queue
+from engine.campaign.queue import Queue, Queued, folder_prefixes, open_queue
 from engine.campaign.search_cost import expected_s
 from engine.campaign.survey import READY, Survey
 from engine.process.interrupt import NEVER, Interrupt
@@ -120,6 +120,7 @@ def _task(request: CampaignRequest, turn: Queued, budget: Budget, queue: Queue) 
     return KernelTask(
         turn.rank, turn.file, turn.kernel, budget.seconds, budget.candidates, request.seed, request.proposers, request.command,
         queue.name(), request.device, queue.budget_s() if request.each is None else None,
+        folder_prefixes(queue.all())[turn.rank],
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Searches kernels on the workers of a cluster, one at a time on each; a kernel whose worker is lost goes on on another.
+"""Has kernels searched or reviewed on the workers of a cluster, one at a time on each; one whose worker is lost goes on on another.
 
 What a worker answers is data: frames are bounded, rows of journals carry their checksums, and files go into the kernel's folder alone.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from engine.campaign.cluster_task import JOURNAL, RESULTS, MachineWish, Order, report, run_order
 from engine.campaign.kernel_search import GOAL, Goal, KernelEnd, KernelTask, read_goal, write_goal
@@ -28,9 +28,13 @@ from engine.run.ready_spec import SpecMaker
 from engine.search.journal_copy import JournalCopy, Place, snapshot
 from engine.settings.config import NAMES, load_config
 from engine.settings.folders import write_files
+from engine.spec.kernel_spec import KernelSpec
 
 _POLL_S = 1.0  # how often searches are asked what they came to
 _ATTEMPTS = 3  # workers that a kernel may lose: after that it is taken for what ends them. Ours
+_BREAKS = (
+    10  # times that the connection may break while a kernel is under way: its worker stays, and begins again. Ours
+)
 _ALONE_S = 60.0  # for a worker to come back where none is left
 
 
@@ -67,21 +71,60 @@ class _Turn:
     task: KernelTask
     began: float = field(default_factory=time.monotonic)
     lost: int = 0
+    breaks: int = 0
     attempt: str = ""
+    given_up: list[str] = field(default_factory=list)  # attempts that workers may still be at
     worker: ClusterWorker | None = None
     future: Any = None
     out: Path | None = None
     copy: JournalCopy | None = None
 
 
+@dataclass(frozen=True)
+class Brought:
+    """What an order brings of a kernel: its spec, and for what is more than a search plain data and files, which are in no repository."""
+
+    spec: KernelSpec
+    spec_path: str | None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class WorkKind(Protocol):
+    """What workers are asked to do with kernels. `run` is a function of an installed module, which they call with an order."""
+
+    @property
+    def run(self) -> Callable[[bytes], bytes]: ...
+
+    def brought(self, task: KernelTask, *, shared: bool) -> Brought | None:
+        """What the order has to bring; None: the worker finds it on the shared folder. Raises OptimlError, said of this kernel."""
+
+
+class Searches:
+    """The searches of `optiml all`."""
+
+    run = staticmethod(run_order)
+
+    def __init__(self, root: Path, box: Sandbox | NoSandbox) -> None:
+        self._specs = SpecMaker(root.resolve(), box, recorded=recorded_spec)
+        self._root = root.resolve()
+
+    def brought(self, task: KernelTask, *, shared: bool) -> Brought | None:
+        """The kernel's spec, where its worker cannot make it of the repository."""
+        if shared:
+            return None
+        ready = self._specs.ready(self._root / task.file, task.kernel)
+        return Brought(ready.spec, ready.spec_path)
+
+
 class ClusterExecutor:
     """The executor of `run_campaign` on a cluster. `close` gives up what is under way; journals stay as they are."""
 
     def __init__(
-        self, cluster: Cluster, root: Path, wish: MachineWish, box: Sandbox | NoSandbox, *, shared: bool,
+        self, cluster: Cluster, root: Path, wish: MachineWish, kind: WorkKind, *, shared: bool,
         on_event: Callable[[ClusterEvent], None] = lambda event: None,
     ) -> None:  # fmt: skip
-        self._cluster, self._root, self._wish, self._box, self._shared = cluster, root.resolve(), wish, box, shared
+        self._cluster, self._root, self._wish, self._kind, self._shared = cluster, root.resolve(), wish, kind, shared
         self._on_event = on_event
         self._turns: dict[int, _Turn] = {}
         self._some = threading.Event()
@@ -125,33 +168,36 @@ class ClusterExecutor:
         frame = self._order(turn, worker)
         if frame is None:
             return
-        turn.future = self._cluster.submit(run_order, frame, worker)
+        turn.future = self._cluster.submit(self._kind.run, frame, worker)
         turn.future.add_done_callback(lambda future: self._some.set())
         self._tell("begin", turn)
 
     def _order(self, turn: _Turn, worker: ClusterWorker) -> bytes | None:
         """What the worker is sent; None where the kernel has no spec, which `_end_of` says."""
         order = Order(turn.attempt, turn.task, self._wish, worker.cores, str(self._root))
-        if self._shared:
-            return pack(dataclasses.asdict(order))
         try:
-            files, order = self._carried(turn, order)
+            brought = self._kind.brought(turn.task, shared=self._shared)
+            if brought is None:
+                return pack(dataclasses.asdict(order))
+            files = {} if self._shared else self._carried(turn, brought)
         except MachineError:
             raise
         except OptimlError as error:
             turn.future = KernelEnd("failed", str(error))
             return None
-        return pack(dataclasses.asdict(order), list(files.values()))
+        order = dataclasses.replace(
+            order, root=order.root if self._shared else "", files=tuple(files), spec=dataclasses.asdict(brought.spec),
+            spec_path=brought.spec_path, asked=brought.asked, extra=tuple(brought.extra),
+        )  # fmt: skip
+        return pack(dataclasses.asdict(order), [*files.values(), *brought.extra.values()])
 
-    def _carried(self, turn: _Turn, order: Order) -> tuple[dict[str, bytes], Order]:
-        """The files that a search reads, and the order that names them."""
-        file = self._root / turn.task.file
-        ready = SpecMaker(self._root, self._box, recorded=recorded_spec).ready(file, turn.task.kernel)
-        spec, compiled = ready.spec, ready.spec.compile
+    def _carried(self, turn: _Turn, brought: Brought) -> dict[str, bytes]:
+        """The files that a search reads: of the repository, and of an earlier run in the kernel's folder."""
+        spec, compiled = brought.spec, brought.spec.compile
         kernels = [step.kernel for step in spec.steps]
         program = load_program(
-            file, spec_file=ready.spec_path, kernels=kernels, include=compiled.include, unit=compiled.unit
-        )
+            self._root / turn.task.file, spec_file=brought.spec_path, kernels=kernels, include=compiled.include, unit=compiled.unit
+        )  # fmt: skip
         files = dict(program.files)
         for name in NAMES:
             data = read_below(self._root, name)
@@ -165,9 +211,7 @@ class ClusterExecutor:
             for name in (*RESULTS, GOAL):
                 if (turn.out / name).is_file():
                     files[f"{below}/{name}"] = (turn.out / name).read_bytes()
-        plain = dataclasses.asdict(spec)
-        carried = dataclasses.replace(order, root="", files=tuple(files), spec=plain, spec_path=ready.spec_path)
-        return files, carried
+        return files
 
     def _end_of(self, turn: _Turn) -> KernelEnd | None:
         """How a turn ended; None while it goes on. Raises MachineError, of the worker too."""
@@ -205,7 +249,7 @@ class ClusterExecutor:
             self._grow(turn, header, blobs[len(names) :])
             contents: dict[str, bytes | None] = dict.fromkeys(RESULTS)
             write_files(turn.out, contents | dict(zip(names, blobs, strict=False)))
-            return dataclasses.replace(end, folder=str(turn.out))
+            return dataclasses.replace(end, folder=str(turn.out) if end.folder else "")
         except NotThis as error:
             raise MachineError(f"a worker's answer {error}", self._where(turn), "check that machine") from None
 
@@ -230,7 +274,8 @@ class ClusterExecutor:
     def _ask(self, turns: Sequence[_Turn]) -> None:
         places = {t.attempt: dataclasses.asdict(t.copy.place if t.copy is not None else Place()) for t in turns}
         workers = [turn.worker.address for turn in turns if turn.worker is not None]
-        answers = self._cluster.ask(report, pack({"attempts": places}), workers=workers)
+        given_up = [attempt for turn in turns for attempt in turn.given_up]
+        answers = self._cluster.ask(report, pack({"attempts": places, "given_up": given_up}), workers=workers)
         for turn in turns:
             assert turn.worker is not None
             frame = answers.get(turn.worker.address)
@@ -263,11 +308,18 @@ class ClusterExecutor:
         turn.copy.add(rows, blobs)
 
     def _lose(self, turn: _Turn) -> None:
-        """Take a kernel from a worker that is gone."""
-        turn.lost += 1
-        self._tell("lost", turn, said="its worker was lost")
+        """Take a kernel from a worker that is gone; or from one that is there, where the connection broke and Dask gave its task up."""
+        assert turn.worker is not None
+        there = turn.worker.address in {worker.address for worker in self._cluster.refresh()}
+        turn.breaks, turn.lost = turn.breaks + there, turn.lost + (not there)
+        turn.given_up.append(turn.attempt)
+        self._tell("lost", turn, said="the connection broke" if there else "its worker was lost")
         self._release(turn)
         turn.worker, turn.future = None, None
+        if turn.breaks >= _BREAKS:
+            turn.future = KernelEnd(
+                "failed", f"the connection to the cluster broke {turn.breaks} times during its search"
+            )
         if turn.lost >= _ATTEMPTS:
             turn.future = KernelEnd("failed", f"{turn.lost} workers were lost while they searched it")
 

@@ -1,4 +1,4 @@
-"""A worker's side of a campaign: functions that Dask calls by name, given and giving frames of plain data.
+"""A worker's side of a campaign or a review: functions that Dask calls by name, given and giving frames of plain data.
 
 Where the repository lies on a shared folder the search writes there. Elsewhere its files come with the order, the journal is asked
 for row by row while it grows, and the rest of it goes back with the answer.
@@ -7,6 +7,7 @@ for row by row while it grows, and the rest of it goes back with the answer.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from engine.search.journal_copy import Place, rows_after
 from engine.search.progress import Progress
 from engine.settings.folders import trust
 from engine.settings.scratch import scratch_folder
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.plain import as_spec
 
 JOURNAL = "journal.sqlite"
@@ -49,7 +51,8 @@ class Order:
     """What a worker is sent for one turn. `root` is the repository on a shared folder.
 
     Where it is "", `files` name the blobs that come along, of the repository and of an earlier run in the kernel's folder, and `spec`
-    is the kernel's (`engine/spec/plain.py`), read from `spec_path`.
+    is the kernel's (`engine/spec/plain.py`), read from `spec_path`. What is more than a search has plain data (`asked`) and further
+    blobs (`extra`).
     """
 
     attempt: str
@@ -60,6 +63,20 @@ class Order:
     files: tuple[str, ...] = ()
     spec: Mapping[str, Any] | None = None
     spec_path: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Served:
+    """A turn as it stands on the worker: its order, the repository's root and the machine there, the further blobs by name."""
+
+    order: Order
+    root: Path
+    machine: Machine
+    spec: tuple[KernelSpec, str | None] | None
+    extra: Mapping[str, bytes]
+    on_progress: Callable[[Progress], None]
 
 
 @dataclass
@@ -103,20 +120,30 @@ _worker = _Worker()
 
 def run_order(frame: bytes) -> bytes:
     """Search the kernel of an order: a frame with its end, or with the error that the campaign ends with."""
+
+    def search(turn: Served) -> KernelEnd:
+        return search_kernel(turn.order.task, turn.root, turn.machine, turn.on_progress, turn.spec)
+
+    return serve(frame, search)
+
+
+def serve(frame: bytes, work: Callable[[Served], KernelEnd]) -> bytes:
+    """Do some work on the kernel of an order, as `run_order`."""
     header, blobs = unpack(frame, MAX_FRAME)
     order = decode(Order, header)
+    extra = dict(zip(order.extra, blobs[len(order.files) :], strict=True))
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(order.cores) & allowed or allowed)  # of this thread, and of what it starts
     live = _worker.live = _Live(order.attempt)
     try:
         with trust(order.machine.trust), _repository(order, blobs) as root:
             machine = _worker.machine(order.machine, order.cores)
-            if order.spec is None:
-                end = _unlocked(lambda: search_kernel(order.task, root, machine, live.saw))
-                return pack({"end": dataclasses.asdict(end)})
-            spec = as_spec(order.spec), order.spec_path
+            spec = None if order.spec is None else (as_spec(order.spec), order.spec_path)
+            turn = Served(order, root, machine, spec, extra, live.saw)
+            if order.root or spec is None:
+                return pack({"end": dataclasses.asdict(_unlocked(lambda: work(turn)))})
             live.out = order.task.folder(root, spec[0].kernel)
-            end = search_kernel(order.task, root, machine, live.saw, spec)
+            end = work(turn)
             files = {name: path.read_bytes() for name in RESULTS if (path := live.out / name).is_file()}
             rows, packed = rows_after(live.out / JOURNAL, live.place, whole=True)
             return pack(
@@ -136,6 +163,8 @@ def report(frame: bytes) -> bytes:
     header, _ = unpack(frame)
     live = _worker.live
     wanted = header.get("attempts", {})
+    if live is not None and live.attempt in header.get("given_up", ()):
+        live.asked_at = -math.inf  # its task was given up: the next one waits for its end
     if live is None or live.attempt not in wanted:
         return pack({})
     live.asked_at, live.place = time.monotonic(), decode(Place, wanted[live.attempt])
@@ -174,7 +203,7 @@ def _repository(order: Order, blobs: Sequence[bytes]) -> Iterator[Path]:
     with scratch_folder() as scratch:
         root = scratch / "repository"
         (root / ".git").mkdir(parents=True)  # what marks a root
-        for name, data in zip(order.files, blobs, strict=True):
+        for name, data in zip(order.files, blobs, strict=False):  # others are behind them
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or ".git" in path.parts:
                 raise UsageError("leads out of the repository", name[:200])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from engine.capture.recorded_spec import recorded_spec
 from engine.errors import MachineError, OptimlError
@@ -42,18 +42,19 @@ class KernelTask:
     campaign: str = ""
     device: str = ""  # of a campaign for each kind of device
     whole_s: float | None = None  # the budget of the whole campaign, where `seconds` are a part of it
+    prefix: str = ""  # of the folder's name, where another kernel's would be the same
 
     def folder(self, root: Path, kernel: str) -> Path:
         """Where the results of the kernel go, by the name that its spec has."""
         out = default_folder(root, root / self.file, kernel)
-        return out if not self.device else out.with_name(f"{out.name}@{self.device}")
+        return out.with_name(f"{self.prefix}{out.name}" + (f"@{self.device}" if self.device else ""))
 
 
 @dataclass(frozen=True)
 class KernelEnd:
     """What came of a turn; one that was interrupted is "running": it has its turn again. `speedup` is of a suggestion.
 
-    `candidates` are all of the kernel's journal, the original left out.
+    `candidates` are all of the kernel's journal, the original left out. `more` is plain data of a turn that is more than a search.
     """
 
     state: Literal["running", "done", "failed"]
@@ -61,6 +62,7 @@ class KernelEnd:
     speedup: float | None = None
     folder: str = ""
     candidates: int = 0
+    more: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

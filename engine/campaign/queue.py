@@ -9,7 +9,8 @@ import fcntl
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,17 @@ class Queued:
     speedup: float | None = None
     folder: str = ""
     said: str = ""
+
+
+def folder_prefixes(kernels: Sequence[Queued]) -> Mapping[int, str]:
+    """What goes before the names of kernels' folders, by rank: where files of one name have kernels of one name, the file's folder."""
+    alike = Counter((Path(k.file).stem, k.kernel) for k in kernels)
+    return {
+        k.rank: "".join(f"{part}+" for part in Path(k.file).parent.parts)
+        if alike[Path(k.file).stem, k.kernel] > 1
+        else ""
+        for k in kernels
+    }
 
 
 class Queue:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from engine.campaign.kernel_search import KernelTask
-from engine.campaign.queue import Queued
+from engine.campaign.queue import Queued, folder_prefixes
 from engine.process.decode import NotThis, load
 from engine.settings.folders import read_regular
 
@@ -16,7 +16,8 @@ _MOST_RESULT = 64 << 20
 
 def expected_s(root: Path, kernels: Sequence[Queued], device: str = "") -> Mapping[int, float]:
     """Seconds for each candidate, by rank; the mean of the others for a kernel that was not searched before, {} where none was."""
-    found = {kernel.rank: _earlier_s(root, kernel, device) for kernel in kernels}
+    prefixes = folder_prefixes(kernels)
+    found = {k.rank: _earlier_s(root, _task(k, device, prefixes[k.rank])) for k in kernels}
     known = [seconds for seconds in found.values() if seconds is not None]
     if not known:
         return {}
@@ -24,9 +25,12 @@ def expected_s(root: Path, kernels: Sequence[Queued], device: str = "") -> Mappi
     return {rank: mean if seconds is None else seconds for rank, seconds in found.items()}
 
 
-def _earlier_s(root: Path, kernel: Queued, device: str) -> float | None:
-    folder = KernelTask(kernel.rank, kernel.file, kernel.kernel, device=device).folder(root, kernel.kernel)
-    data = read_regular(folder / "result.json", _MOST_RESULT)
+def _task(kernel: Queued, device: str, prefix: str) -> KernelTask:
+    return KernelTask(kernel.rank, kernel.file, kernel.kernel, device=device, prefix=prefix)
+
+
+def _earlier_s(root: Path, task: KernelTask) -> float | None:
+    data = read_regular(task.folder(root, task.kernel) / "result.json", _MOST_RESULT)
     try:
         result = load(data) if data is not None else None
     except NotThis:

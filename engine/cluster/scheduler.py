@@ -42,15 +42,13 @@ class ClusterRequest:
     gpus: tuple[str, ...] | None = None  # of the local ones, as CUDA_VISIBLE_DEVICES names them; None: those visible
 
 
-def parse_address(text: str) -> str:
-    """The address that `--cluster` names: "local" or a scheduler's. Raises UsageError."""
+def parse_address(text: str, where: str = "--cluster") -> str:
+    """The address that `--cluster` (or what `where` says) names: "local" or a scheduler's. Raises UsageError."""
     address = text.strip()
     match = _ADDRESS.fullmatch(address)
     if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
         return address.rstrip("/")
-    raise UsageError(
-        f"invalid cluster '{text[:80]}'", "--cluster", "expected local, tcp://HOST:PORT or tls://HOST:PORT"
-    )
+    raise UsageError(f"invalid cluster '{text[:80]}'", where, "expected local, tcp://HOST:PORT or tls://HOST:PORT")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
-from engine.campaign.cluster_executor import ClusterExecutor, check_sent
+from engine.campaign.cluster_executor import ClusterExecutor, Searches, check_sent
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey
 from engine.cluster.connection import Cluster, check_alike, check_shared, connect, mixed, names_of
@@ -61,7 +61,8 @@ def search(
             progress = CampaignProgress(
                 arguments.format, cluster.dashboard, predicted=not cluster.measures, workers=len(cluster.workers)
             )
-            executor = ClusterExecutor(cluster, request.root, wish, machine.box, shared=shared, on_event=progress.saw)
+            kind = Searches(request.root, machine.box)
+            executor = ClusterExecutor(cluster, request.root, wish, kind, shared=shared, on_event=progress.saw)
             try:
                 with progress.shown():
                     ends.append(run_campaign(replace(request, device=device), executor, survey))

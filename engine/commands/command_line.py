@@ -85,9 +85,9 @@ def _optimize(verbs: Verbs) -> None:
     parser.add_argument(
         "--search",
         choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
-        default="mcts",
+        default="greedy",
         help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
-        "of the original alone, by chance, or from the newest that passed (default: mcts)",
+        "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)
     parser.add_argument("--no-proxies", action="store_true", help="reward only time, not profiler counters")

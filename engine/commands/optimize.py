@@ -91,6 +91,7 @@ def _searched(
     arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
     settings: LlmSettings | None,
 ) -> int:  # fmt: skip
+    # Rich loads for a tenth of a second, and bad input is refused before.
     from engine.report.terminal import Live
 
     if arguments.per_device:
@@ -120,6 +121,7 @@ def print_one(arguments: argparse.Namespace, result: OptimizationResult, out: Pa
     if arguments.format == "json":
         sys.stdout.write(result.to_json())
         return
+    # Rich is not loaded for JSON.
     from engine.report.terminal import print_result
 
     print_result(result, out, root)

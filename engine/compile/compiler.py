@@ -12,8 +12,7 @@ from engine.errors import CompileError, UsageError
 from engine.model import Binary, Resources
 
 if TYPE_CHECKING:
-    from engine.compile.nvrtc import NvrtcCompiler
-    from engine.process.sandbox import NoSandbox, Sandbox
+    pass
 
 STANDARDS = ("c++11", "c++14", "c++17", "c++20", "c++23")
 # About the compiler's own switches and its precompiled headers, which the user neither set nor can change.
@@ -91,15 +90,6 @@ def check_arch(arch: str) -> str:
     if not _ARCH.match(arch):
         raise UsageError(f"invalid architecture '{arch[:40]}'", "--arch", "expected e.g. sm_90")
     return arch
-
-
-def make_compiler(
-    arch: str, *, cache: Path | None, sandbox: Sandbox | NoSandbox, jobs: int | None = None
-) -> NvrtcCompiler:
-    """The compiler of this machine for `arch` ("sm_90"). Raises MachineError when NVRTC is not installed."""
-    from engine.compile.nvrtc import NvrtcCompiler
-
-    return NvrtcCompiler(arch, cache=cache, sandbox=sandbox, jobs=jobs or os.cpu_count() or 1)
 
 
 def clean_log(log: str) -> str:

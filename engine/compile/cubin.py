@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_DEPTH = 16  # of calls from section to section
+_SHARED_RESERVE, _SHARED_UNIT = 1024, 128  # bytes of each block that the system keeps; bytes that are allocated at once
 _MAX_HASHED = 1 << 30  # bytes of one hash: sections that name each other are no way to keep us busy
 _FEED_COST = 1024  # what looking at a section counts for beside its bytes
 _NVDISASM_S = 30.0
@@ -62,6 +63,7 @@ class Cubin:
 
     @_reads
     def __init__(self, data: bytes) -> None:
+        # Compilers, who start by the dozen, come past here and read no cubin.
         from elftools.elf.elffile import ELFFile
 
         elf = ELFFile(io.BytesIO(data))
@@ -115,6 +117,15 @@ class Cubin:
         section = self._by_name.get(f".nv.shared.{entry}")
         return int(section["sh_size"]) if section is not None else 0
 
+    def _allocated_shared_bytes(self, entry: str) -> int:
+        """Static shared memory in units of its allocation, whatever other kernels of the file declare.
+
+        From sm_90 on ptxas adds a reserve of 1024 bytes, and an `extern __shared__` array gives every kernel of its file that
+        section, at the array's alignment.
+        """
+        reserve = _SHARED_RESERVE if ".nv.shared.reserved.0" in self._by_name else 0
+        return -(-max(0, self.static_shared_bytes(entry) - reserve) // _SHARED_UNIT) * _SHARED_UNIT
+
     @_reads
     def most_threads(self, entry: str) -> int | None:
         """The threads of a block that the entry was compiled for at most (`__launch_bounds__`, `__block_size__`); None: no bound.
@@ -138,8 +149,9 @@ class Cubin:
         """SHA-256 of what the entries execute and read as constants, in the order given.
 
         Over: instructions, relocations with what they point at, constant banks, sizes of shared memory. Not over names,
-        line numbers or debug information, so a comment or a moved line changes nothing. Without `module` the constant banks
-        that all entries of the file share are left out: a function's linkage shows there. Raises CubinError.
+        line numbers or debug information, so a comment or a moved line changes nothing. Without `module` what other
+        functions of the file decide is left out: the constant banks that all entries share (a function's linkage shows there),
+        and shared memory counts in units of its allocation. Raises CubinError.
         """
         digest = hashlib.sha256()
         self._hashed = 0
@@ -149,7 +161,8 @@ class Cubin:
             self._feed_function(digest, f".text.{entry}", 0)
             self._feed_section(digest, f".nv.constant0.{entry}")
             self._feed_section(digest, f".nv.constant2.{entry}")
-            digest.update(f"shared {self.static_shared_bytes(entry)}\0".encode())
+            shared = self.static_shared_bytes(entry) if module else self._allocated_shared_bytes(entry)
+            digest.update(f"shared {shared}\0".encode())
         for name in (
             (".nv.constant3", ".nv.constant4") if module else ()
         ):  # __constant__ variables, and addresses of globals

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import tree_sitter_cuda
+from tree_sitter import Language, Parser
+
+from engine.cpu.grid_bounds import GridBound, grid_bound
+from engine.cpu.restricted_pairs import restricted_pairs
+from engine.cpu.settled_names import PARAMETER, settled
+
 if TYPE_CHECKING:
     from tree_sitter import Node
 
@@ -29,8 +36,6 @@ _SKIPPED = frozenset(
 _MARKER = re.compile(rb'^# (\d+) "((?:[^"\\\n]|\\.)*)"[^\n]*$', re.M)
 # Forms that hold, or do not, for every positive number.
 _ZERO = re.compile(r"0 (?:<|!=|==|>=) (\w+)|1 (?:<=|>) (\w+)|(\w+) (?:>|!=|==|<=) 0|(\w+) (?:>=|<) 1")
-_DECLARATOR = re.compile(r"(?!init_)\w*declarator")
-_CHANGES = frozenset({"assignment_expression", "update_expression", "pointer_expression"})
 _HELPERS = """\
 extern "C" void optiml_seen(unsigned id, int outcome, int constant);
 #define OPTIML_MARK static inline __attribute__((always_inline)) constexpr
@@ -49,7 +54,8 @@ class MarkedCondition:
     """A condition: its line and its words. A label of a switch is only ever true.
 
     `marked` is false where runs cannot report it: it declares a variable, or there are too many. `positive` names the parameter
-    that it compares with zero and that nothing changes or hides.
+    that it compares with zero and that nothing changes or hides; `bound` is what the grid's extent makes impossible. `apart`: no
+    condition, but that two restricted pointers are one, which must never be true.
     """
 
     line: int
@@ -57,6 +63,8 @@ class MarkedCondition:
     label: bool = False
     marked: bool = True
     positive: str = ""
+    bound: GridBound | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,15 +81,13 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
 
     What the compiler's options included before that file is left out. Code of included system files stays as it is.
     """
-    import tree_sitter_cuda
-    from tree_sitter import Language, Parser
 
     data = text.encode()
     data = data[max(0, data.find(b'# 1 "%s"' % name.encode())) :]
     own, lines = _own(data, end)
     root = Parser(Language(tree_sitter_cuda.language())).parse(own).root_node
     conditions: list[MarkedCondition] = []
-    fixed = _fixed(root)
+    fixed = {name for name, kind in settled(root).items() if kind == PARAMETER}
     edits: list[tuple[int, int, int, str]] = []  # place, order there, text
     for node in _found(root):
         words = " ".join(own[node.start_byte : node.end_byte].decode(errors="replace").split())
@@ -97,7 +103,15 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
             edits.append((node.end_byte, 0, size, f"), {constant}))"))
         bare = _ZERO.fullmatch(words)
         positive = next((name for name in bare.groups() if name in fixed), "") if bare else ""
-        conditions.append(MarkedCondition(lines(node.start_byte), words, label, marked, positive))
+        conditions.append(
+            MarkedCondition(lines(node.start_byte), words, label, marked, positive, grid_bound(node, root))
+        )
+    for pair in restricted_pairs(root):
+        number, one, other = len(conditions), pair.first, pair.second
+        if number < MOST:
+            same = f"{one} && (const volatile void*){one} == (const volatile void*){other}"
+            edits.append((pair.body, 0, 0, f" optiml_sees({number}, {same}, false);"))
+            conditions.append(MarkedCondition(lines(pair.body), pair.words, apart=True))
     out, at = [_HELPERS.encode()], 0
     for place, _, _, new in sorted(edits):
         out += [data[at:place], new.encode()]
@@ -135,39 +149,6 @@ def _own(data: bytes, end: str) -> tuple[bytes, _SourceLines]:
 
 def _blank(part: bytes) -> bytes:
     return re.sub(rb"[^\n]", b" ", part)
-
-
-def _fixed(root: Node) -> frozenset[str]:
-    """Names of which the text declares one, as a parameter, and which nothing assigns, hands on whole or binds to a reference."""
-    declared: dict[str, list[str]] = {}
-    changed: set[str] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        stack += node.children
-        if node.type in _CHANGES:
-            changed |= {_text(name) for name in _names(node.child_by_field_name("left") or node)}
-        elif node.type == "init_declarator" and "&" in _text(node.child_by_field_name("declarator")):
-            changed |= {_text(name) for name in _names(node)}
-        elif node.type == "identifier" and node.parent is not None:
-            above = node.parent
-            if above.type == "argument_list":
-                changed.add(_text(node))
-            elif above.child_by_field_name("declarator") == node or _DECLARATOR.fullmatch(above.type):
-                declared.setdefault(_text(node), []).append(above.type)
-    once = {name for name, places in declared.items() if places == ["parameter_declaration"]}
-    return frozenset(once - changed)
-
-
-def _names(node: Node) -> Iterator[Node]:
-    if node.type == "identifier":
-        yield node
-    for child in node.children:
-        yield from _names(child)
-
-
-def _text(node: Node | None) -> str:
-    return (node.text or b"").decode(errors="replace") if node is not None else ""
 
 
 def _errors(node: Node) -> Iterator[Node]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from engine.compile.cache import DiskCache
 from engine.compile.compiler import compile_error
 from engine.cpu.condition_marks import mark_conditions
@@ -40,8 +42,6 @@ from engine.process.sandbox import Limits, SandboxAccess
 from engine.spec.kernel_spec import KernelSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from engine.process.sandbox import NoSandbox, Sandbox
 
 _SHORT_REPORT = 16 << 10  # bytes: what most reports take, of MAX_RESULT_BYTES
@@ -400,8 +400,6 @@ class _JobEnd:
 def _read_run(
     results: BoundedOutput, start: int, binary: CpuBinary, job: CpuJob, ending: _JobEnd, lines: Lines
 ) -> CpuRun:
-    import numpy as np
-
     names = _buffers(binary.spec)
     elements = [max(job.buffers[name].dtype.itemsize, 1) for name in names]
     report = Report()

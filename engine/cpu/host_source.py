@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
 from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cpu.jobs import Unsupported
+from engine.cuda.readable_text import readable
 
 _SKIPPED = re.compile(
     r"//(?:\\\r?\n|[^\n])*"
@@ -190,10 +194,6 @@ def mark_exits(text: str) -> str:
     `return` passes the first line from which a barrier may still be reached again: its own, or that of the outermost loop
     around it.
     """
-    import tree_sitter_cuda
-    from tree_sitter import Language, Node, Parser
-
-    from engine.cuda.readable_text import readable
 
     data = text.encode()
     tree = Parser(Language(tree_sitter_cuda.language())).parse(readable(data))

@@ -357,7 +357,8 @@ def _moved(i: _PtxInstruction, kind: str, *, load: bool) -> str:
     place = _place(i, address, f"optiml::lanes<{kind}, {lanes}>")
     if load:
         taken = " ".join(f"{r} = optiml::as<decltype({r})>(v.of[{n}]);" for n, r in enumerate(each))
-        return f"{{ auto v = *{place}; {taken} }}"
+        noted = f"optiml_read_only({place}, sizeof(*{place})); " if i.has("nc") else ""
+        return f"{{ {noted}auto v = *{place}; {taken} }}"
     put = " ".join(f"v.of[{n}] = optiml::as<{kind}>({r});" for n, r in enumerate(each))
     return f"{{ optiml::lanes<{kind}, {lanes}> v; {put} *{place} = v; }}"
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 FindingKind = Literal[
-    "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "race", "barrier_divergence",
-    "deadlock", "timeout", "crash", "misaligned", "assert", "undefined",
+    "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "stale_read", "race",
+    "barrier_divergence", "deadlock", "timeout", "crash", "misaligned", "assert", "undefined",
 ]  # fmt: skip
 
 

@@ -22,8 +22,8 @@ _ACCESS = re.compile(
 _ATOMIC = re.compile(r"__tsan_atomic\d+_\w+$")
 _CALLBACK = re.compile(r"__tsan_(?:init|func_entry|func_exit|atomic_(?:thread|signal)_fence)$")
 _ABI = (
-    "barrier warp activemask leave fence pause shared dynamic_shared dynamic_shared_bytes atomic_begin atomic_end access assert_fail "
-    "clock thread_index block_index block_dim grid_dim"
+    "barrier warp activemask leave fence pause shared dynamic_shared dynamic_shared_bytes atomic_begin atomic_end access read_only "
+    "assert_fail clock thread_index block_index block_dim grid_dim"
 )
 _RUNTIME = frozenset("optiml_" + name for name in _ABI.split())  # runtime/abi.h
 _PLAIN = frozenset({"memcpy", "memmove", "memset", "memcmp", "__cxa_finalize", "__gmon_start__", "__stack_chk_fail"})
@@ -59,6 +59,7 @@ class ObjectFacts:
 
 def facts_of(path: Path) -> ObjectFacts:
     """The facts of a shared object. Raises ValueError for what cannot be read: then nothing is known of it."""
+    # What is known of an object is kept, so most runs read none.
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -140,6 +141,7 @@ def _facts(elf: Any) -> ObjectFacts:
 
 def _unseen(elf: Any, functions: list[Any]) -> tuple[frozenset[str], int]:
     """Functions that access memory beyond their frame and constants without a callback for it, and constructors in the module's own."""
+    # Brings the disassembler, for objects that are new.
     from engine.cpu.object_code import Code
 
     code = Code(elf)

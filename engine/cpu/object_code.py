@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import capstone
+from capstone import x86
+
 _WRITABLE, _ALLOCATED = 1, 2  # SHF_WRITE, SHF_ALLOC
 _LOCK = 0xF0
 _CLOBBERED = ("RAX", "RCX", "RDX", "RSI", "RDI", "R8", "R9", "R10", "R11")  # by a call, in the System V convention
@@ -35,8 +38,6 @@ class Code:
         self._imports = _imports(elf)
         self._reader = None
         if elf.get_machine_arch() == "x64":
-            import capstone
-
             self._reader = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
             self._reader.detail = True
         self._stubs = self._plt(elf)
@@ -45,8 +46,6 @@ class Code:
         """The use of the function at an address. Raises ValueError where its code cannot be read."""
         if self._reader is None:
             return Use()
-        from capstone import x86
-
         found = list(self._reader.disasm(self._bytes(address, size), address))
         if not found or found[-1].address + found[-1].size != address + size:
             raise ValueError("has code that cannot be read")
@@ -129,8 +128,6 @@ class Code:
         stubs: dict[int, str] = {}
         if self._reader is None:
             return stubs
-        from capstone import x86
-
         for name in (".plt", ".plt.sec", ".plt.got"):
             section = elf.get_section_by_name(name)
             if section is None:

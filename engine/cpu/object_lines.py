@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,6 @@ class Lines:
         if offset <= 0 or not self._rows:
             return []
         pc = offset - 1
-        import bisect
-
         i = bisect.bisect_right(self._rows, pc, key=lambda row: row[0]) - 1
         found = [] if i < 0 else [self._rows[i][1:]]
         around = sorted((c for c in self._calls if c[0] <= pc < c[1]), key=lambda c: -c[2])
@@ -52,6 +51,7 @@ class Lines:
         return "", 0
 
     def _load(self) -> None:
+        # Only a finding needs its line.
         from elftools.elf.elffile import ELFFile
 
         with self._object.open("rb") as stream:

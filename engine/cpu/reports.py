@@ -69,6 +69,8 @@ def _message(kind: str, extra: str, access: _Access) -> str:
             return f"{verb} {shared}{_element(array, index)}, which has {total} element{'s' * (total != 1)}{where}"
         case "uninitialised", _:
             return f"reads {_element(array, index)} before it is written{where}"
+        case "stale_read", _:
+            return f"reads {_element(array, index)} through the read-only cache after this launch wrote it{where}"
         case "input_written", _:
             return f"writes {_element(array, index)}, an input{where}"
         case "barrier_divergence", "two_barriers":

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
+if TYPE_CHECKING:
     from engine.process.bounded_output import BoundedOutput
 
 MOST_ELEMENTS = 1 << 18  # that a sampled launch may write: as in runtime/state.h
@@ -48,8 +48,6 @@ class Writes:
 
 def read_writes(results: BoundedOutput, at: int, storage: Mapping[str, np.dtype[Any]]) -> dict[str, Writes]:
     """What a run listed; `storage` are all buffers in order. Untrusted: what is no list counts as none."""
-    import numpy as np
-
     line = np.dtype(_LINE)
     count = min(int.from_bytes(results.at(at, _HEAD), "little"), MOST_ELEMENTS)
     lines = np.frombuffer(results.at(at + _HEAD, count * line.itemsize), line)

@@ -129,6 +129,7 @@ class Kernel(Function):
 
     @cached_property
     def held(self) -> Held:
+        # `body` builds on this module, and is only wanted for kernels that are looked into.
         from engine.cuda.body import held
 
         return held(self)

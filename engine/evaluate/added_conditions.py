@@ -6,6 +6,7 @@ leaves unseen in the same runs, in the same words, is no fault of an edit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,14 +16,19 @@ from engine.compile.built import Built
 from engine.cpu import CpuMachine
 from engine.cpu.condition_marks import MarkedCondition
 from engine.cpu.jobs import CpuBinary, CpuJob
-from engine.errors import CompileError
-from engine.model import Guardrail
+from engine.cuda.kernel import LaunchSite
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
+from engine.cuda.terms import kernel_terms
+from engine.errors import CompileError, OptimlError
+from engine.model import Guardrail, Program
 from engine.spec.data import scalars
 from engine.spec.kernel_spec import KernelSpec
 
 NAME = "conditions of the edit met"
 _FALSE, _TRUE, _VARIES = 1, 2, 4  # of CpuRun.seen
 _MOST_SHOWN = 3
+_EFFECT = re.compile(r"\w\s*\(|\+\+|--|(?<![=!<>])=(?!=)")  # a call or a cast, a step, an assignment
 
 Unseen = tuple[str, bool]  # the words of a condition, and the outcome that no run had
 
@@ -34,7 +40,7 @@ class AddedConditions:
     machine: CpuMachine
     original: Built
     strict: bool
-    positive: frozenset[str]  # the kernel's parameters that are above zero in every case
+    spec: KernelSpec
     _own: Built | None = field(default=None, init=False)
     _ran: bool = field(default=False, init=False)  # the jobs of the original
 
@@ -59,12 +65,18 @@ class AddedConditions:
         binary: CpuBinary = built.extra
         if binary.unread:
             return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
-        missing = unseen(binary.conditions, binary.seen, self.positive)
+        if shared := self._shared(binary, jobs):
+            return Guardrail(
+                NAME, "failed", f"line {shared.line}: {shared.text} are one pointer, which __restrict__ excludes"
+            )
+        missing = self._unseen(built)
         if missing:
             excused = self._unseen_in_original(missing, jobs)
             missing = {what: condition for what, condition in missing.items() if what not in excused}
         if not missing:
-            count = sum(bool(mask & _VARIES) for mask in binary.seen.values())
+            count = sum(
+                bool(binary.seen.get(at, 0) & _VARIES and not c.apart) for at, c in enumerate(binary.conditions)
+            )
             return Guardrail(NAME, "passed", f"{count} conditions, each true and false in some check")
         shown = [f"line {condition.line}: {_said(*what)}" for what, condition in missing.items()][:_MOST_SHOWN]
         more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
@@ -79,11 +91,35 @@ class AddedConditions:
         own: CpuBinary = self.watched_original().extra
         if {words for words, _ in missing}.isdisjoint(_words(condition) for condition in own.conditions):
             return frozenset()
+        self._run_original(own, jobs)
+        return frozenset(self._unseen(self.watched_original()))
+
+    def _run_original(self, own: CpuBinary, jobs: Sequence[CpuJob]) -> None:
         if not self._ran:
             self._ran = True
             for run in self.machine.run_many(own, jobs):
                 own.saw(run)
-        return frozenset(unseen(own.conditions, own.seen, self.positive))
+
+    def _shared(self, binary: CpuBinary, jobs: Sequence[CpuJob]) -> MarkedCondition | None:
+        """Two restricted pointers that were one in a run, where those of the original never were."""
+        found = _one_pointer(binary)
+        if not found:
+            return None
+        own: CpuBinary = self.watched_original().extra
+        if any(condition.apart for condition in own.conditions):
+            self._run_original(own, jobs)
+        excused = _one_pointer(own)
+        return next((condition for words, condition in found.items() if words not in excused), None)
+
+    def _unseen(self, built: Built) -> dict[Unseen, MarkedCondition]:
+        binary: CpuBinary = built.extra
+        extents = grid_extents(built.program, self.spec) if any(c.bound for c in binary.conditions) else frozenset()
+        seen = dict(binary.seen)
+        for number, condition in enumerate(binary.conditions):
+            bound = condition.bound
+            if bound and (bound.function, bound.axis, bound.parameter) in extents:
+                seen[number] = seen.get(number, 0) | (_TRUE if bound.never else _FALSE)
+        return unseen(binary.conditions, seen, positive_parameters(self.spec))
 
 
 def unseen(
@@ -94,6 +130,8 @@ def unseen(
     for number, condition in enumerate(conditions):
         mask = seen.get(number, 0)
         words = _words(condition)
+        if condition.apart:
+            continue
         if not condition.marked or (condition.label and not mask):
             found.setdefault((words, True), condition)
         elif mask & _VARIES and not condition.label and condition.positive not in positive:
@@ -101,6 +139,34 @@ def unseen(
                 if not mask & bit:
                     found.setdefault((words, outcome), condition)
     return found
+
+
+def grid_extents(program: Program, spec: KernelSpec) -> frozenset[tuple[str, str, str]]:
+    """Kernel, axis and parameter, where every launch that the program shows has as many blocks as it passes for the parameter."""
+    found: set[tuple[str, str, str]] = set()
+    for step in spec.steps:
+        try:
+            kernel = parse(program.data, program.kernel_file).kernel(step.kernel)
+            launches = sites(program, step.kernel)
+            grids = [kernel_terms(program, launch, kernel, ())[0] for launch in launches if not _with_effects(launch)]
+        except (KeyError, OptimlError):
+            continue
+        if grids and len(grids) == len(launches) and step.launch is None:
+            for at, axis in enumerate("xyz"):
+                extents = {grid[at] if at < len(grid) else "" for grid in grids}
+                if len(extents) == 1:
+                    found.add((kernel.name, axis, extents.pop()))
+    return frozenset(found)
+
+
+def _with_effects(launch: LaunchSite) -> bool:
+    """Whether an argument may have another value each time it is evaluated."""
+    return any(_EFFECT.search(argument) for argument in launch.arguments)
+
+
+def _one_pointer(binary: CpuBinary) -> dict[str, MarkedCondition]:
+    pairs = ((number, condition) for number, condition in enumerate(binary.conditions) if condition.apart)
+    return {condition.text: condition for number, condition in pairs if binary.seen.get(number, 0) & _TRUE}
 
 
 def positive_parameters(spec: KernelSpec) -> frozenset[str]:

@@ -11,6 +11,7 @@ from engine.model import Evaluation, Failure, Outcome
 OUTCOMES = {
     "out_of_bounds": Outcome.MEMORY_ERROR, "shared_out_of_bounds": Outcome.MEMORY_ERROR,
     "uninitialised": Outcome.MEMORY_ERROR, "input_written": Outcome.MEMORY_ERROR,
+    "stale_read": Outcome.MEMORY_ERROR,
     "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
     "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "misaligned": Outcome.CRASHED,
     "undefined": Outcome.CRASHED, "assert": Outcome.CRASHED,

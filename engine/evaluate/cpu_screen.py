@@ -12,11 +12,12 @@ from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.added_conditions import AddedConditions, positive_parameters
+from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.known_runs import KnownRun, screening_set
+from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 _RACES = ("race", "barrier_divergence", "deadlock")
-_ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
+# Found by looking at each access; the run goes on after them.
+_ACCESSES = ("input_written", "stale_read", "uninitialised")
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORDER = "with another order of threads"
@@ -69,6 +71,7 @@ class CpuScreen:
         self._run: Built | None = None  # the original with the launches of the secret cases
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
+        self._mixed: MixedMagnitudes | None = None
         self._strict = builder.defences.undefined
         self._conditions: AddedConditions | None = None
         self._runs: SuggestionRuns | None = None
@@ -133,7 +136,7 @@ class CpuScreen:
                 f"timing case {case.name}: the original kernel fails: {message}", where, "correct the spec's sizes"
             )
         if self._builder.defences.added_conditions:
-            self._conditions = AddedConditions(self._machine, built, self._strict, positive_parameters(self._spec))
+            self._conditions = AddedConditions(self._machine, built, self._strict, self._spec)
         return built
 
     def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
@@ -463,6 +466,9 @@ class CpuScreen:
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
+        if self._builder.defences.mixed_magnitudes and self._wide is not None:
+            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide)
+            self._mixed.draw(self._random)
 
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
@@ -487,6 +493,8 @@ class CpuScreen:
                 inputs = [(k.case, k.buffers, k.scalars) for k in declared]
                 racing = beside.submit(self._race_findings, self._with_secret(built), inputs)
             wrong, sampled = self._runs.moved(watched, declared, drawn), None
+            if wrong is None and self._mixed:
+                wrong = self._mixed.judge(watched)
             if wrong is None and self._sampled:
                 wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
         if wrong:

@@ -6,7 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -461,22 +461,26 @@ class GpuEvaluator:
         defences = self._builder.defences
         try:
             # The sanitizers and the CPU run beside the checks: they look at small shapes, and none of them is timed.
-            with self._turn(lap), ThreadPoolExecutor(2) as beside:
-                sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
-                screened = beside.submit(self._on_cpu, built)
-                runner, self._runner = self._runner, self._second or self._make_runner()
-                self._second = None
-                runner.close()
-                wide = self._wide and self._wide_whole(self._original, self._wide)
-                self._runner.open(self._drawn_spec(), self._whole(self._original), wide)
-                problems = self._runner.validate()["problems"]
-                if problems:
-                    raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
-                self._runner.load("candidate", built)
-                lap("second process")
-                failure = self._checked(plan(self._spec, self._random, defences, repeats=2))
-                lap("verify")
-            lap("sanitizers")
+            with ThreadPoolExecutor(2) as beside:
+                with self._turn(lap):
+                    sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
+                    screened = beside.submit(self._on_cpu, built)
+                    runner, self._runner = self._runner, self._second or self._make_runner()
+                    self._second = None
+                    runner.close()
+                    wide = self._wide and self._wide_whole(self._original, self._wide)
+                    self._runner.open(self._drawn_spec(), self._whole(self._original), wide)
+                    problems = self._runner.validate()["problems"]
+                    if problems:
+                        raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
+                    self._runner.load("candidate", built)
+                    lap("second process")
+                    failure = self._checked(plan(self._spec, self._random, defences, repeats=2))
+                    lap("verify")
+                    wait([sanitized])
+                    lap("sanitizers")
+                wait([screened])
+            lap("checks on the CPU")
             if failure:
                 return refused(evaluation, failure)
             wrong, checked = screened.result()

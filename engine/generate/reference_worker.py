@@ -67,6 +67,7 @@ class _Reference:
         for told, blob in zip(header["inputs"], blobs, strict=True):
             array = np.frombuffer(blob, told["dtype"]).reshape(told["shape"]).copy()
             if self.cupy:
+                # References in NumPy run without it.
                 import cupy
 
                 array = cupy.asarray(array)

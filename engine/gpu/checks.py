@@ -15,7 +15,7 @@ from engine.gpu.buffers import CaseBuffers, tool_kind
 from engine.gpu.device import Arena, Call, Compared, Loaded, Tools
 from engine.gpu.replay import Replays
 from engine.model import LaunchConfig
-from engine.spec.data import families_for
+from engine.spec.data import families_for, generate
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.tolerance import Noise, allowed, relative_term
@@ -470,8 +470,6 @@ class Checker:
     def _dependence(
         self, call: Call, index: int, family: str, seed: int, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]
     ) -> None:
-        from engine.spec.data import generate
-
         buffers = self.buffers(index)
         fresh: dict[str, Any] | None = None
         for argument in buffers.buffers:

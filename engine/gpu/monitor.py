@@ -39,6 +39,7 @@ class Monitor:
     """Reads one GPU."""
 
     def __init__(self, index: int = 0) -> None:
+        # Only where there is a GPU.
         import pynvml
 
         self._nvml: Any = pynvml

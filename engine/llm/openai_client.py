@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import json
 import os
 import random
@@ -124,6 +125,7 @@ class OpenAIClient:
 
     def _read(self, ask: Callable[[], Any]) -> bytes:
         """The body of an answer, within its limits of bytes and time. Raises _Refusal and ChatError."""
+        # Loaded when the client was made, and half a second for whoever makes none.
         import openai
 
         deadline = time.monotonic() + self._options.timeout_s
@@ -237,6 +239,7 @@ class _Refusal(Exception):
 
 def _make(options: ClientOptions) -> OpenAI:
     try:
+        # Half a second, and most runs ask no model.
         import openai
     except ImportError:
         raise MachineError("the package 'openai' is missing", do="pip install 'optiml-cuda[llm]'") from None
@@ -286,8 +289,6 @@ def _refusal_in(error: BaseException) -> _Refusal | None:
 
 def _seconds(text: str) -> float | None:
     """The seconds of a Retry-After header: a number, or an HTTP date (RFC 9110, section 10.2.3)."""
-    import email.utils
-
     text = text.strip()
     if not text:
         return None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def prompts_in(folder: Path) -> Environment:
     """The templates of a folder. Raises MachineError where jinja2 is missing."""
     try:
+        # Longer than all else of a prompt, and only who asks a model writes one.
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
         raise MachineError("the package 'jinja2' is missing", do="pip install 'optiml-cuda[llm]'") from None

@@ -106,7 +106,7 @@ def predict(
             raise RefusedError(
                 f"no block of {launch.threads} threads fits {figures.target.arch}: limited by {occupied.limit}"
             )
-        step = _terms(code[entry], resources, launch, counted, occupied, figures, fitted)
+        step = _terms(_Launched(code[entry], resources, launch, counted, occupied), figures, fitted)
         total += _join(step, occupied, fitted.norm)
         for name, value in step.items():
             terms[name] = terms.get(name, 0.0) + value
@@ -235,15 +235,19 @@ def merged(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) -> Ker
     return replace(counted, sites=tuple(sites))
 
 
-def _terms(
-    code: KernelCode,
-    resources: Resources,
-    launch: LaunchConfig,
-    counted: KernelCounts,
-    occupied: Occupancy,
-    figures: Figures,
-    fitted: Fitted,
-) -> dict[Bound, float]:
+@dataclass(frozen=True)
+class _Launched:
+    """One kernel of the program, as it is launched."""
+
+    code: KernelCode
+    resources: Resources
+    launch: LaunchConfig
+    counted: KernelCounts
+    occupied: Occupancy
+
+
+def _terms(step: _Launched, figures: Figures, fitted: Fitted) -> dict[Bound, float]:
+    code, launch, counted, occupied = step.code, step.launch, step.counted, step.occupied
     clock, target = figures.clock_hz, figures.target
     processors = max(1.0, target.multiprocessors * occupied.active)
     resident = max(1.0, min(occupied.warps * processors, launch.blocks * -(-launch.threads // 32)))
@@ -254,7 +258,7 @@ def _terms(
         return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
 
     _, sectors, _ = issued.total("global", "load", "store")
-    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures, fitted.partial_store)
+    dram_bytes, l2_bytes = _traffic(step, figures, fitted.partial_store)
     local_bytes = executed("local") * 32 * 4
     memory = (dram_bytes / figures.dram_bytes_s) * 1e6
     cache = ((l2_bytes + local_bytes) / figures.l2_bytes_s) * 1e6
@@ -314,16 +318,14 @@ def _atomics_s(counted: KernelCounts, fitted: Fitted) -> float:
     return max(turns / lines * fitted.atomic_s, sum(site.lanes for site in sites) / L2_SLICES * fitted.atomic_lane_s)
 
 
-def _traffic(
-    counted: KernelCounts, occupied: Occupancy, launch: LaunchConfig, resources: Resources, figures: Figures,
-    partial_store: float,
-) -> tuple[float, float]:  # fmt: skip
+def _traffic(step: _Launched, figures: Figures, partial_store: float) -> tuple[float, float]:
     """Bytes from and to DRAM, and bytes between L2 and the multiprocessors.
 
     A block's sectors come from L2 once for each place that loads them, if they stay in L1 between the warps and trips
     that share them, and once in all, if L1 holds everything that the resident blocks load. From DRAM comes what is
     touched, and again what is asked for again if the resident blocks touch more of its array than L2 holds.
     """
+    resources, launch, counted, occupied = step.resources, step.launch, step.counted, step.occupied
     unique = counted.unique_load_bytes + counted.unique_store_bytes
     processors = figures.target.multiprocessors
     resident = min(1.0, occupied.blocks * processors / max(1, launch.blocks))

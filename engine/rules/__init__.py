@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.cuda.clock import CALL_S, RULE_S, limited
-from engine.errors import OptimlError
-from engine.model import LaunchConfig, Program, Target
 from engine.rewrite import Family, Parametric, Proposal, Rule, Site
+from engine.rules.program_site import make_site
 from engine.rules.registry import rules
-from engine.spec.kernel_spec import KernelSpec
 
 T = TypeVar("T")
 
@@ -70,30 +68,6 @@ def _asked(
                 failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
         left_s -= time.thread_time() - begin
     return found
-
-
-def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
-    """Parse the program once for all rules.
-
-    Launches are those that the program's own text declares. `configs` is empty where that of a timing case cannot be
-    evaluated. Raises KeyError where the kernel is gone, and SourceError where the file cannot be parsed.
-    """
-    from engine.cuda.launch import sites
-    from engine.cuda.parse import parse
-    from engine.spec.launch_config import evaluate
-    from engine.spec.reader import relaunched
-
-    unit = parse(program.data, program.kernel_file)
-    kernel = unit.kernel(spec.steps[step].kernel)
-    launches = sites(program, kernel.name)
-    configs: list[LaunchConfig] = []
-    try:
-        spec = relaunched(program, spec)
-        for case in spec.time:
-            configs.append(evaluate(program, spec, step, case.sizes))
-    except OptimlError:
-        configs = []
-    return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target())
 
 
 __all__ = ["RuleFailure", "families", "make_site", "proposals", "rules"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from engine.cuda.launch import block_constants, set_constant
 from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
@@ -188,8 +189,6 @@ def _initialises(offset: int, start: int, site: Site, name: str) -> bool:
 
 def _constant(site: Site, current: int, size: int) -> Edits | None:
     """The definition of the one constant that every launch's block depends on, rewritten."""
-    from engine.cuda.launch import block_constants, set_constant
-
     names: set[tuple[str, str]] = set()
     try:
         for launch in site.launches:

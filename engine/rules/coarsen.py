@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from engine.cuda.declarations import declarators
 from engine.cuda.effects import assigned
 from engine.cuda.syntax import children, names, strip, text, walk
 from engine.model import LaunchConfig
@@ -303,8 +304,6 @@ def _depends(mapping: ThreadMap, declaration: Node, index: Index) -> bool:
 
 
 def _declares(declaration: Node, name: str) -> bool:
-    from engine.cuda.declarations import declarators
-
     return name in {n for n, _ in declarators(declaration)}
 
 

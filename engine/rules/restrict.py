@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from engine.cuda.effects import written
+from engine.cuda.parse import parse
 from engine.cuda.syntax import text, walk
 from engine.errors import OptimlError
 from engine.rewrite import Edit, Node, Proposal, Site, Span, merge, proposal
@@ -126,8 +127,6 @@ def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[
     """`const` in every other declaration of the kernel; None where one differs or the kernel's address may be taken."""
     if not const:
         return {}
-    from engine.cuda.parse import parse
-
     name = site.kernel.name
     word = re.compile(rf"\b{re.escape(name)}\b(?!\s*(?:<|\())".encode())
     found: dict[str, tuple[Edit, ...]] = {}

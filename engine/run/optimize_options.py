@@ -35,7 +35,7 @@ class Options:
     seed: int = 0
     out: Path | None = None
     resume: bool = False
-    search: Strategy = "mcts"
+    search: Strategy = "greedy"
     profile: Coverage = "best"  # what Nsight Compute counts, where it is there
     proxies: bool = True  # let counters take part in the reward
     guardrails: Guardrails = LIMITS

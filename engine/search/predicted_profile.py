@@ -14,7 +14,7 @@ from engine.predict.targets import figures_for
 from engine.profile.access_findings import access_findings
 from engine.profile.changes import RATIO, Change
 from engine.profile.counters import Counter, Profile, StepProfile
-from engine.profile.diagnosis import Diagnosis, diagnose_static
+from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case
 from engine.profile.line_weights import LineWeight, predicted_lines
 from engine.search.participants import Observation
@@ -95,9 +95,12 @@ class PredictedWatch:
         if found is not None:
             self._lines[built.program.digest] = predicted_lines(found.counts.kernels)
         diagnosis = diagnose_static(
-            evidence_for(built, self._spec, self._case), target=self._target,
-            bandwidth=_bandwidth(built.binary.arch), time_us=cases[self._case - len(self._spec.check)].candidate_us if cases else None,
-            array_bytes=array_bytes(self._spec, self._case), why="times are predicted",
+            evidence_for(built, self._spec, self._case),
+            CaseFacts(
+                self._target, _bandwidth(built.binary.arch), cases[self._case - len(self._spec.check)].candidate_us if cases else None,
+                array_bytes(self._spec, self._case),
+            ),
+            why="times are predicted",
             accesses=[access_findings(kernel) for kernel in found.counts.kernels] if found is not None else (),
         )  # fmt: skip
         counters = {} if found is None else {

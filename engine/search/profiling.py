@@ -20,7 +20,7 @@ from engine.model import Binary, Evaluation, Program, Target
 from engine.process.fair_lock import WAITED
 from engine.profile.changes import moved
 from engine.profile.counters import CHEAP, FULL, LINES, STALLS, Profile, ProfileFailure, stall_metric
-from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
+from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.line_weights import LineWeight, counted_lines
 from engine.profile.priors import reweighted
@@ -446,16 +446,17 @@ class ProfilerInsight:
 
     def _diagnosed(self, built: Built, evaluation: Evaluation, profile: Profile) -> Diagnosis:
         return diagnose(
-            profile, evidence_for(built, self._spec, self._case), target=self._target, bandwidth=self._bandwidth,
-            time_us=self._time_us(evaluation), array_bytes=array_bytes(self._spec, self._case),
+            profile,
+            evidence_for(built, self._spec, self._case),
+            self._facts(evaluation),
             lines=self._lines.get(built.program.digest, ()),
-        )  # fmt: skip
+        )
 
     def _undiagnosed(self, built: Built, evaluation: Evaluation, why: str) -> Diagnosis:
-        return diagnose_static(
-            evidence_for(built, self._spec, self._case), target=self._target, bandwidth=self._bandwidth,
-            time_us=self._time_us(evaluation), array_bytes=array_bytes(self._spec, self._case), why=why,
-        )  # fmt: skip
+        return diagnose_static(evidence_for(built, self._spec, self._case), self._facts(evaluation), why=why)
+
+    def _facts(self, evaluation: Evaluation) -> CaseFacts:
+        return CaseFacts(self._target, self._bandwidth, self._time_us(evaluation), array_bytes(self._spec, self._case))
 
 
 def _then(future: Future[Answer], book: Callable[[Future[Answer]], None]) -> Future[None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.cuda.parse import parse
 from engine.errors import OptimlError
 from engine.model import PASSED, Outcome
 
@@ -64,8 +65,6 @@ class SelfCase:
 
     def text(self) -> bytes:
         """The original's file as edited. Raises OptimlError where the edit does not fit it."""
-        from engine.cuda.parse import parse
-
         data = dict(self.edited).get(self.path, self.before[self.path])
         if self.kernel:
             unit = parse(data, self.path)

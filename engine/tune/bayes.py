@@ -22,6 +22,7 @@ class Bayes:
 
     def __init__(self, known: Known) -> None:
         try:
+            # Two seconds, for one strategy of several.
             import optuna
         except ImportError:
             raise MachineError("the strategy 'bayes' needs Optuna", do="pip install 'optiml-cuda[tune]'") from None

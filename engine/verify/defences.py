@@ -24,6 +24,7 @@ class Defences:
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
     infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined
+    mixed_magnitudes: bool = True  # CPU: one input huge beside ordinary ones, where the original's results are exact
     module_states: bool = (
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
     )

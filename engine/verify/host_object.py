@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from elftools.elf.elffile import ELFFile
+
 from engine.errors import OptimlError
 
 # Names of internal linkage hold a hash of the file's path and text.
@@ -51,6 +53,7 @@ def differing_host(before: bytes, after: bytes, kernels: frozenset[str]) -> str 
     def launches(function: _Function) -> bool:
         return any(stubs.search(name) for _, _, name, _ in function.references)
 
+    called = {name for function in new.functions.values() for _, _, name, _ in function.references}
     if old.constructors != new.constructors:
         return "code that runs before main"
     for name in sorted({*old.functions, *new.functions}):
@@ -60,6 +63,8 @@ def differing_host(before: bytes, after: bytes, kernels: frozenset[str]) -> str 
         if first is not None and second is not None:
             if first != second and not (launches(first) and launches(second)):
                 return name
+        elif second is not None and name in new.local and not {name, _TEXT + name} & called:
+            continue  # what nvcc leaves of a static device function in host code: nobody can call it
         elif (first or second) is not None and not _weak(old if first else new, name):
             return name
     data = {
@@ -75,6 +80,7 @@ class _Object:
     functions: dict[str, _Function]
     data: dict[str, tuple[int, bytes]]  # of variables: size, and what they begin with
     weak: frozenset[str]
+    local: frozenset[str]
     constructors: int
 
 
@@ -84,8 +90,6 @@ def _weak(of: _Object, name: str) -> bool:
 
 
 def _read(data: bytes) -> _Object:
-    from elftools.elf.elffile import ELFFile
-
     try:
         return _parsed(ELFFile(io.BytesIO(data)))
     except Exception as error:
@@ -103,12 +107,14 @@ def _parsed(elf: Any) -> _Object:
             references = [_reference(r, symbols, sections) for r in (table.iter_relocations() if table else ())]
             functions[name] = _Function(section.data(), tuple(references))
     data: dict[str, tuple[int, bytes]] = {}
-    weak = set[str]()
+    weak, local = set[str](), set[str]()
     for symbol in symbols:
         kind, bind, index = symbol["st_info"]["type"], symbol["st_info"]["bind"], symbol["st_shndx"]
         name = public_name(symbol.name)
         if bind == "STB_WEAK":
             weak.add(name)
+        elif bind == "STB_LOCAL" and kind == "STT_FUNC":
+            local.add(name)
         if (
             kind == "STT_OBJECT"
             and isinstance(index, int)
@@ -122,7 +128,7 @@ def _parsed(elf: Any) -> _Object:
             held = b"" if section["sh_type"] == "SHT_NOBITS" else section.data()[start : start + size]
             data[name] = size, held
     arrays = [s for s in sections if s.name.startswith((".init_array", ".ctors", ".preinit_array"))]
-    return _Object(functions, data, frozenset(weak), sum(int(s["sh_size"]) for s in arrays))
+    return _Object(functions, data, frozenset(weak), frozenset(local), sum(int(s["sh_size"]) for s in arrays))
 
 
 def _reference(relocation: Any, symbols: list[Any], sections: list[Any]) -> tuple[int, int, str, int]:

@@ -24,6 +24,7 @@ _MOST_SAMPLED = (
 )  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
+_SEVERAL = 7  # times the smallest case's that the others are at most
 
 Sizes = Mapping[str, int | float]
 
@@ -119,13 +120,21 @@ def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
-    """The smallest check case, and any, with one size beyond 2^19 and beyond 2^24: what a narrower type, or a mask, does not hold."""
+    """Check cases with one size beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
+
+    The others are those of the smallest case, or some times as large: a product with an index that is always zero shows nothing. Then
+    the one size is beside a power of two.
+    """
     if not spec.check:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    found = [
-        {**smallest.sizes, name: int(2 ** rng.uniform(low, high))} for name in _shape_names(spec) for low, high in _LONG
-    ]
+    names, found = _shape_names(spec), list[dict[str, int | float]]()
+    for name in names:
+        for low, high in _LONG:
+            several = {other: smallest.sizes[other] * rng.randint(2, _SEVERAL) for other in names}
+            beside = (1 << rng.randint(math.ceil(low), math.ceil(high))) + 1
+            found.append({**smallest.sizes, name: int(2 ** rng.uniform(low, high))})
+            found.append({**smallest.sizes, **several, name: beside})
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 

@@ -14,6 +14,7 @@ from action import campaign_job, kept_reviews
 from action.campaign_job import run_all
 from action.kept_reviews import ANSWERED
 from action.request import Request
+from action.search_job import JobInputs
 from bot.bundle import Bundle, read_bundle
 from engine.campaign import kernel_search
 from engine.campaign.survey import Survey, SurveyedKernel
@@ -69,7 +70,7 @@ def repo(tmp_path: Path) -> Repo:
 def search(repo: Repo, tmp_path: Path, name: str = "out") -> Bundle:
     head = repo.git("rev-parse", "HEAD")
     request = Request(0, head, head, False, command="all", branch="main", budget_s=600.0, most=5)
-    run_all(request, repo.folder, (tmp_path / name, tmp_path / "earlier"), device="cpu", say=lambda text: None)
+    run_all(request, repo.folder, (tmp_path / name, tmp_path / "earlier"), JobInputs("cpu"), lambda text: None)
     return read_bundle(tmp_path / name, head=head)
 
 

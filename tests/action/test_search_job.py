@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import pytest
 
-from action import kept_reviews
+from action import kept_reviews, kernel_review
 from action.kept_reviews import ANSWERED
+from action.looker import Looker
 from action.request import Request
-from action.search_job import _Looker, run, wanted
+from action.search_job import JobInputs, run, wanted
 from action.trees import write_tree
 from bot.baseline import Baseline, CaseTime, Entry, spec_name, write_baseline
 from bot.bundle import Comparison, Looked, read_bundle
@@ -29,6 +30,7 @@ from tests.bot.make import measurement, result
 from tests.hooks.conftest import KERNEL, git
 
 ROOT = Path(__file__).resolve().parents[2]
+CPU = JobInputs("cpu")
 FAST = KERNEL
 # The lanes of a warp far from each other: the same result, in an order that no sector likes.
 SLOW = KERNEL.replace(
@@ -62,7 +64,7 @@ def clone(tmp_path: Path) -> Path:
 def look(clone: Path, base: str, head: str, out: Path, **asked: object) -> tuple[Looked, ...]:
     request = Request(1, base, head, False, **asked)  # type: ignore[arg-type]
     said: list[str] = []
-    run(request, clone, out, device="cpu", say=said.append)
+    run(request, clone, out, CPU, said.append)
     bundle = read_bundle(out, head=head)
     assert bundle.complete
     assert len(said) == len(bundle.kernels)
@@ -80,7 +82,7 @@ def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monke
         raise job.MachineError("stands for the search")
 
     monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "k.cu").write_text(
@@ -104,7 +106,7 @@ def test_a_spec_that_no_longer_fits_comes_from_the_head(
         raise job.MachineError("stands for the search")
 
     monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     more = FAST.replace(
@@ -148,7 +150,7 @@ def test_who_proposes_is_asked_for_or_set_by_the_base(
         raise job.MachineError("stands for the search")
 
     monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
     (clone / "k.cu").write_text(FAST)
     (clone / ".optiml.yml").write_text(settings)
     base = commit(clone, "base")
@@ -187,7 +189,7 @@ def test_the_baseline_is_asked_for_the_device_that_the_kernel_ran_on(
         return Comparison("slower", measurement(0.5))  # 200 µs now
 
     monkeypatch.setattr(job, "machine_for", lambda *_: Machine())
-    monkeypatch.setattr(job, "compare", compared)
+    monkeypatch.setattr(kernel_review, "compare", compared)
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     spec, _ = find_spec(clone, clone / "k.cu", "scale")
@@ -197,7 +199,7 @@ def test_the_baseline_is_asked_for_the_device_that_the_kernel_ran_on(
     write_baseline(Baseline((entry,)), tmp_path / "past")
     (clone / "k.cu").write_text(SLOW)
     request = Request(1, base, commit(clone, "head"), False, command="check")
-    bundle = run(request, clone, tmp_path / "out", device="gpu", say=print, baseline=tmp_path / "past")
+    bundle = run(request, clone, tmp_path / "out", JobInputs("gpu", baseline=tmp_path / "past"), print)
     history = bundle.kernels[0].history
     assert history is not None
     assert (history.commit, round(history.slower, 6), history.predicted) == (base, 2.0, False)
@@ -208,7 +210,7 @@ def test_a_kernel_that_is_named_is_searched_though_nothing_changed_in_it(
 ) -> None:
     import action.search_job as job
 
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "other.cu").write_text("__global__ void k(float* y) { y[0] = 1; }\n")
@@ -216,7 +218,7 @@ def test_a_kernel_that_is_named_is_searched_though_nothing_changed_in_it(
 
     def named(**asked: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         request = Request(1, base, head, False, budget_s=1.0, **asked)  # type: ignore[arg-type]
-        run(request, clone, tmp_path / "out", device="cpu", say=lambda text: None)
+        run(request, clone, tmp_path / "out", CPU, lambda text: None)
         bundle = read_bundle(tmp_path / "out", head=head)
         return [(k.changed.path, k.changed.kernel) for k in bundle.kernels], [
             (s.path, s.reason) for s in bundle.skipped
@@ -239,7 +241,7 @@ def test_nothing_changed_and_what_is_beyond_the_limit(clone: Path, tmp_path: Pat
     for name in ("a.cu", "b.cu", "vendor/c.cu"):
         (clone / name).write_text("__global__ void k(float* y) { y[0] = 1; }\n")
     head = commit(clone, "head")
-    run(Request(1, base, head, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    run(Request(1, base, head, False), clone, tmp_path / "out", CPU, lambda text: None)
     bundle = read_bundle(tmp_path / "out", head=head)
     assert [k.changed.path for k in bundle.kernels] == ["a.cu"]
     assert "has no spec for the kernel" in bundle.kernels[0].error
@@ -253,7 +255,7 @@ def test_wrong_settings_of_the_base_are_an_error(clone: Path, tmp_path: Path) ->
     (clone / ".optiml.yml").write_text("budgt: {}\n")
     base = commit(clone, "base")
     with pytest.raises(ConfigError, match="did you mean 'budget'"):
-        run(Request(1, base, base, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+        run(Request(1, base, base, False), clone, tmp_path / "out", CPU, lambda text: None)
 
 
 def test_links_and_odd_names_of_a_stranger_are_not_written(clone: Path, tmp_path: Path) -> None:
@@ -286,7 +288,7 @@ def test_of_too_many_kernels_those_with_most_of_the_recorded_time_come_first(
 ) -> None:
     """The recording is the base's: the pull request's own would decide what is searched."""
     monkeypatch.setattr(
-        "action.search_job._Looker.headroom", lambda looker, changed: 50.0 if changed.path == "a.cu" else 1.5
+        "action.looker.Looker.headroom", lambda looker, changed: 50.0 if changed.path == "a.cu" else 1.5
     )
     (clone / ".optiml.yml").write_text("budget: {kernels: 2}\nrecording: bench/recording\n")
     folder = clone / "bench" / "recording"
@@ -300,7 +302,7 @@ def test_of_too_many_kernels_those_with_most_of_the_recorded_time_come_first(
         (clone / name).write_text(f"__global__ void k(float* y) {{ y[0] = 1; {more} }}\n")
     save_manifest(folder, Manifest(VERSION, ("./p",), 0, 1.0, (recorded("k", "a.cu", 1.0),), ()))
     head = commit(clone, "head")
-    run(Request(1, base, head, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    run(Request(1, base, head, False), clone, tmp_path / "out", CPU, lambda text: None)
     bundle = read_bundle(tmp_path / "out", head=head)
     assert [k.changed.path for k in bundle.kernels] == ["b.cu", "c.cu"]
     assert [s.path for s in bundle.skipped] == ["a.cu"]
@@ -325,12 +327,12 @@ def test_of_too_many_kernels_those_with_predicted_headroom_come_first(
             raise UsageError("has no spec", changed.path)
         return names[changed.path]
 
-    monkeypatch.setattr("action.search_job._Looker.headroom", headroom)
-    run(Request(1, base, head, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    monkeypatch.setattr("action.looker.Looker.headroom", headroom)
+    run(Request(1, base, head, False), clone, tmp_path / "out", CPU, lambda text: None)
     bundle = read_bundle(tmp_path / "out", head=head)
     assert [k.changed.path for k in bundle.kernels] == ["b.cu"]
     assert [s.path for s in bundle.skipped] == ["a.cu", "c.cu"]
-    run(Request(1, base, head, False, path="a.cu"), clone, tmp_path / "named", device="cpu", say=lambda text: None)
+    run(Request(1, base, head, False, path="a.cu"), clone, tmp_path / "named", CPU, lambda text: None)
     assert [k.changed.path for k in read_bundle(tmp_path / "named", head=head).kernels] == ["a.cu"]
 
 
@@ -343,14 +345,14 @@ def test_the_headroom_that_orders_kernels_is_predicted_for_the_head(
         (clone / name).write_text(FAST)
     head = commit(clone, "head")
     found: list[float] = []
-    real = _Looker.headroom
+    real = Looker.headroom
 
-    def headroom(looker: _Looker, changed: ChangedKernel) -> float:
+    def headroom(looker: Looker, changed: ChangedKernel) -> float:
         found.append(real(looker, changed))
         return found[-1]
 
-    monkeypatch.setattr(_Looker, "headroom", headroom)
-    run(Request(1, base, head, False, budget_s=1.0), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    monkeypatch.setattr(Looker, "headroom", headroom)
+    run(Request(1, base, head, False, budget_s=1.0), clone, tmp_path / "out", CPU, lambda text: None)
     assert found
     assert found[0] >= 1.0
 
@@ -390,7 +392,7 @@ def test_a_regression_through_a_header_is_one(clone: Path, tmp_path: Path, how: 
     else:
         (clone / "k.cu").write_text('#include "slow.cuh"\n' + text)
     head = commit(clone, "head")
-    run(Request(1, base, head, False, command="check"), clone, tmp_path / "out", device="cpu", say=print)
+    run(Request(1, base, head, False, command="check"), clone, tmp_path / "out", CPU, print)
     found = {looked.changed.kernel: looked for looked in read_bundle(tmp_path / "out", head=head).kernels}
     assert found["scale"].comparison is not None
     assert found["scale"].comparison.standing == "slower", found["scale"]
@@ -402,7 +404,7 @@ def test_a_regression_of_the_kernel_s_own_text_comes_with_the_base_s(clone: Path
     base = commit(clone, "base")
     (clone / "k.cu").write_text(SLOW)
     head = commit(clone, "head")
-    run(Request(1, base, head, False, command="check"), clone, tmp_path / "out", device="cpu", say=print)
+    run(Request(1, base, head, False, command="check"), clone, tmp_path / "out", CPU, print)
     found = {looked.changed.kernel: looked for looked in read_bundle(tmp_path / "out", head=head).kernels}
     assert found["scale"].comparison is not None
     assert found["scale"].comparison.standing == "slower"
@@ -430,7 +432,7 @@ def test_on_a_gpu_both_are_measured(clone: Path, tmp_path: Path) -> None:
     (clone / "k.cu").write_text(SLOW)
     shutil.copy(ROOT / "examples" / "softmax.cu", clone / "softmax.cu")
     head = commit(clone, "head")
-    run(Request(1, base, head, False, budget_s=120.0), clone, tmp_path / "out", device="gpu", say=print)
+    run(Request(1, base, head, False, budget_s=120.0), clone, tmp_path / "out", JobInputs("gpu"), print)
     found = {looked.changed.kernel: looked for looked in read_bundle(tmp_path / "out", head=head).kernels}
     slower = found["scale"].comparison
     assert slower is not None
@@ -475,7 +477,7 @@ def test_a_second_review_of_the_same_kernel_is_answered_by_the_first(
 
     monkeypatch.setattr(job, "optimize", search)
     compared = Comparison("no difference", measurement(1.0, predicted=True))
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: compared)
+    monkeypatch.setattr(job, "compared", lambda *_: (compared, {}))
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "k.cu").write_text(SLOW)
@@ -486,13 +488,13 @@ def test_a_second_review_of_the_same_kernel_is_answered_by_the_first(
     def again(head: str, name: str, **asked: object) -> tuple[Looked, list[str]]:
         said: list[str] = []
         request = Request(1, base, head, False, **asked)  # type: ignore[arg-type]
-        run(request, clone, tmp_path / name, device="cpu", say=said.append)
+        run(request, clone, tmp_path / name, CPU, said.append)
         (looked,) = read_bundle(tmp_path / name, head=head).kernels
         return looked, said
 
     second, said = again(head, "two")
     assert searched == ["scale"]
-    assert said[1:] == [f"k.cu: scale: {ANSWERED}"]
+    assert said == [f"k.cu: scale: {ANSWERED}"]
     assert second.result is not None
     assert first.result is not None
     assert second.result.notes == (*first.result.notes, ANSWERED)
@@ -510,11 +512,10 @@ def test_a_second_review_of_the_same_kernel_is_answered_by_the_first(
         Request(1, base, pushed, False),
         clone,
         tmp_path / "fresh",
-        device="cpu",
-        say=said.append,
-        earlier=tmp_path / "three",
+        JobInputs("cpu", earlier=tmp_path / "three"),
+        said.append,
     )
-    assert said[1:] == [f"k.cu: scale: {ANSWERED}"]
+    assert said == [f"k.cu: scale: {ANSWERED}"]
     (fresh,) = read_bundle(tmp_path / "fresh", head=pushed).kernels
     assert (fresh.patch, fresh.result) == (first.patch, second.result)
     assert searched == ["scale"] * 2
@@ -531,18 +532,18 @@ def test_a_second_comparison_is_answered_by_the_first(
 
     compared: list[int] = []
 
-    def compare(*_: object) -> Comparison:
+    def compare(*_: object) -> tuple[Comparison, dict[str, str]]:
         compared.append(1)
-        return Comparison("no difference", measurement(1.0, predicted=True))
+        return Comparison("no difference", measurement(1.0, predicted=True)), {}
 
-    monkeypatch.setattr(job._Looker, "_compare", compare)
+    monkeypatch.setattr(job, "compared", compare)
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "k.cu").write_text(SLOW)
     head = commit(clone, "head")
     found = []
     for name in ("one", "two"):
-        run(Request(1, base, head, False, command="check"), clone, tmp_path / name, device="cpu", say=lambda text: None)
+        run(Request(1, base, head, False, command="check"), clone, tmp_path / name, CPU, lambda text: None)
         found.append(read_bundle(tmp_path / name, head=head).kernels)
     assert len(compared) == 1
     assert found[0] == found[1]
@@ -558,7 +559,7 @@ def test_what_was_not_searched_to_its_end_is_not_kept(
         raise job.MachineError("the GPU fell off the bus")
 
     monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "k.cu").write_text(SLOW)

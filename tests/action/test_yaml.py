@@ -125,7 +125,9 @@ esac
 """
     )
     python.chmod(0o755)
-    environment = environment_of(SET_UP, evaluate, inputs(mode=mode, python=str(python), extras="gpu,nvcc"))
+    environment = environment_of(
+        SET_UP, evaluate, inputs(mode=mode, python=str(python), extras="gpu,nvcc", cluster="local")
+    )
     done = bash(SET_UP, tmp_path, environment | {"RUNNER_TEMP": str(temp)})
     assert done.returncode == 0, done.stdout + done.stderr
     lines = log.read_text().splitlines()
@@ -134,7 +136,7 @@ esac
     (install,) = [line for line in lines if " install " in line]
     assert any(line.endswith(f" -m venv {'--without-pip ' * pip}{temp}/optiml-venv") for line in lines)
     if mode == "optimize":
-        assert install.endswith(f" --python {temp}/optiml-venv/bin/python install {ROOT}[bot,gpu,nvcc]")
+        assert install.endswith(f" --python {temp}/optiml-venv/bin/python install {ROOT}[bot,gpu,nvcc,cluster]")
         assert not (temp / "optiml.pth").exists()
     else:
         assert f"--require-hashes --target {temp} --requirement {ROOT}/action/requirements.txt" in install

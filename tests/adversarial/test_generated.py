@@ -29,6 +29,7 @@ def test_there_are_as_many_as_promised() -> None:
     assert sum(case.suite == "attacks" for case in cases) >= 250
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_case_of_each_generator_on_the_cpu(cpu: Machine) -> None:
     verdicts = run_cases(_sample(), cpu)

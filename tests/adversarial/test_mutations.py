@@ -45,7 +45,7 @@ def no_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speeds, "_times_us", lambda speeds, built: [1.0] * len(speeds._spec.time))
 
 
-@pytest.mark.parametrize("row", CPU, ids=lambda row: row.defence)
+@pytest.mark.parametrize("row", CPU, ids=lambda row: f"{row.defence}-{row.attack}")
 def test_on_the_cpu(cpu: Machine, row: Row, no_predictions: None) -> None:
     # That the attack is refused with all defences on is what test_suite.py runs: only the other half is left to show.
     case = next(case for case in load_cases("attacks") if case.name == row.attack)

@@ -190,6 +190,22 @@ def test_the_second_process_starts_with_the_first_candidate_worth_confirming(ben
     assert bench._second is None
 
 
+def test_the_checks_on_the_cpu_do_not_hold_the_gpu(bench: GpuEvaluator) -> None:
+    lock, free = threading.Lock(), list[bool]()
+
+    def judge(original: Any, built: Any) -> Any:
+        free.append(lock.acquire(timeout=60))  # what the confirmation gives back once its own checks are done
+        lock.release()
+        return None, ()
+
+    bench._gpu = lock
+    bench._cpu = cast(Any, SimpleNamespace(judge=judge, open_beside=lambda original: None))
+    evaluation = bench.confirm(bench.build(_program("2.0"), by_rules=False))
+    assert evaluation.outcome is Outcome.ACCEPTED
+    assert free == [True]
+    assert {"second process", "verify", "sanitizers", "checks on the CPU", "time"} <= set(evaluation.stage_s)
+
+
 @pytest.mark.parametrize("answered", [False, True], ids=["before it answered", "after it answered"])
 def test_a_second_process_that_dies_while_it_waits_costs_nothing(bench: GpuEvaluator, answered: bool) -> None:
     built = bench.build(_program("2.0"), by_rules=False)

@@ -22,6 +22,7 @@ from .scripted import ScriptedEvaluator, kernel, options, scripted
 FULL = Path("/dev/full")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("name", ["result.json", "best.patch"])
 def test_no_space_for_the_result(tmp_path: Path, name: str) -> None:

@@ -38,6 +38,7 @@ def test_what_was_found_stays_mended(name: str, data: bytes) -> None:
     by_name(name).run(data)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None,
     reason="atheris is not installed: it has no wheel for this Python or system",

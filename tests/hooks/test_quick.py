@@ -168,6 +168,7 @@ def test_kernels_without_a_spec_are_named(repository: Path, edit: Edit, capsys: 
     assert "note: k.cu: no spec, so not searched: other; 'optiml init k.cu' drafts one" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_real_search_gives_a_patch_that_applies(
     repository: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch

@@ -230,11 +230,15 @@ OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }
 #include "optiml_math.h"
 #include "optiml_ptx.h"
 
-// Cache hints say how, not what.
+// Cache hints say how, not what; but the read-only cache need not see what the launch wrote.
 #define OPTIML_LOAD(NAME)             \
     template <class T_>                \
     OPTIML_INLINE T_ NAME(const T_ *p) { return *p; }
-OPTIML_LOAD(__ldg)
+template <class T_>
+OPTIML_INLINE T_ __ldg(const T_ *p) {
+    optiml_read_only(p, sizeof(T_));
+    return *p;
+}
 OPTIML_LOAD(__ldca)
 OPTIML_LOAD(__ldcg)
 OPTIML_LOAD(__ldcs)

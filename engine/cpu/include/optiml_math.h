@@ -40,7 +40,11 @@ OPTIML_INLINE long long llmax(long long a, long long b) { return max(a, b); }
 
 namespace optiml {
 OPTIML_INLINE float saturate(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
-OPTIML_INLINE float divide(float a, float b) { return a / b; }
+// As CUDA documents the approximate quotient: nothing is left of it for divisors beyond 2^126.
+OPTIML_INLINE float divide(float a, float b) {
+    float size = __builtin_fabsf(b);
+    return size > 0x1p126f && size < __builtin_inff() ? a * 0.0f : a / b;
+}
 OPTIML_INLINE float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }
 OPTIML_INLINE double reciprocal_root_double(double x) { return 1.0 / __builtin_sqrt(x); }
 OPTIML_INLINE float exp10_float(float x) { return static_cast<float>(__builtin_pow(10.0, x)); }

@@ -48,6 +48,8 @@ void optiml_atomic_begin(const void *address, void *old, size_t bytes);
 void optiml_atomic_end(void *address, const void *value, size_t bytes);
 // Plain accesses on behalf of library code that the compiler does not instrument.
 void optiml_access(const void *address, size_t bytes, int write);
+// The load that follows goes through the read-only cache, which need not see what this launch has written.
+void optiml_read_only(const void *address, size_t bytes);
 [[noreturn]] void optiml_assert_fail(int line);
 uint64_t optiml_clock(void);
 }

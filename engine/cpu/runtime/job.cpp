@@ -182,7 +182,9 @@ void load_buffers() {
         a.base = hook_buffer(a.bytes + a.apart, i) + a.apart;
         if (fseek(in, static_cast<long>(a.at), SEEK_SET) != 0) refuse("cannot read the data file");
         if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
-        if (a.flags & BUFFER_UNWRITTEN) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
+        if (a.flags & BUFFER_INPUT) continue;
+        a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
+        if (!(a.flags & BUFFER_UNWRITTEN)) memset(a.written, GIVEN, a.bytes);
     }
     fclose(in);
 }
@@ -240,7 +242,7 @@ void finish(int status) {
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Array &a = buffers[i];
         fprintf(result, "touched %zu %zu\n", i, a.touched);
-        if (!a.written) continue;
+        if (!a.written || !(a.flags & BUFFER_UNWRITTEN)) continue;
         auto left = static_cast<size_t>(std::count(a.written, a.written + a.touched, 0));
         fprintf(result, "written %zu %zu\n", i, a.touched - left);
     }

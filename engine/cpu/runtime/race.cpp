@@ -290,6 +290,8 @@ void hook_access(const void *pc, const void *address, size_t bytes, int write) {
     __tsan_func_exit();
 }
 
+void hook_read_only(const void *, const void *, size_t) {}
+
 int hook_locate(const void *address, long long *index) {
     auto *p = static_cast<const char *>(address);
     for (size_t i = 0; i < buffers.size(); ++i) {

@@ -7,6 +7,7 @@
 
 OPTIML_THREAD Fiber *current = nullptr;
 int current_step = 0;
+uint8_t launch_mark = 0;
 bool counting = false;
 uint64_t barrier_warps = 0, sampled_block = 0;
 optiml_uint3 thread_index, block_index, block_dimension, grid_dimension;
@@ -297,6 +298,7 @@ uint64_t next_random() {  // splitmix64
 }
 
 void run_launch(const Launch &launch, void (*entry)(void **), void **arguments) {
+    launch_mark = launch_mark == GIVEN - 1 ? 1 : launch_mark + 1;
     int threads = static_cast<int>(launch.block.x * launch.block.y * launch.block.z);
     auto count = static_cast<size_t>(threads);
     kernel_entry = entry;
@@ -405,6 +407,10 @@ void optiml_atomic_end(void *address, const void *value, size_t bytes) {
 
 void optiml_access(const void *address, size_t bytes, int write) {
     hook_access(__builtin_return_address(0), address, bytes, write);
+}
+
+void optiml_read_only(const void *address, size_t bytes) {
+    hook_read_only(__builtin_return_address(0), address, bytes);
 }
 
 [[noreturn]] void optiml_assert_fail(int line) {

@@ -136,7 +136,7 @@ inline void check(const void *pc, const void *where, size_t bytes, int write, bo
                 break;
             }
         }
-        if (write) memset(w, 1, bytes);
+        if (write) memset(w, launch_mark, bytes);
     }
     if (a->sectors[0]) {
         for (size_t k = begin / 32; k <= (begin + bytes - 1) / 32; ++k) {
@@ -240,6 +240,19 @@ void hook_atomic_end(const void *, void *address, const void *value, size_t byte
 
 void hook_access(const void *pc, const void *address, size_t bytes, int write) {
     check(pc, address, bytes, write, false, false);
+}
+
+// Of what a block of the same launch wrote before, this load may give what stood there until then. The load itself is checked elsewhere.
+void hook_read_only(const void *pc, const void *where, size_t bytes) {
+    auto *address = static_cast<const char *>(where);
+    int number = -1;
+    const Array *a = current ? locate(address, &number) : nullptr;
+    if (!a || a->shared || address < a->base || address + bytes > a->base + a->bytes) return;
+    auto begin = static_cast<size_t>(address - a->base);
+    bool stale = false;
+    for (size_t at = begin; at < begin + bytes && !stale; ++at)
+        stale = a->tile ? a->writers.count(at / a->element) > 0 : a->written && a->written[at] == launch_mark;
+    if (stale) found("stale_read", pc, 0, number, static_cast<long long>(begin / a->element), static_cast<long long>(bytes), 0, "");
 }
 
 int hook_locate(const void *, long long *) { return -1; }

@@ -29,7 +29,8 @@ struct Array {
     size_t at = 0;  // where its first contents begin in the job's data
     bool shared = false;
     const char *name = "";  // of a shared array; buffers go by their number
-    uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
+    // One byte per byte: 0 nobody wrote it, GIVEN it is there from the beginning, else the launch that wrote it last. Null: of no interest.
+    uint8_t *written = nullptr;
     size_t touched = 0;     // highest byte offset touched, plus one
     size_t apart = 0;       // bytes by which it lies behind an aligned address
     uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
@@ -95,6 +96,7 @@ extern uintptr_t base_address;  // where the kernel object was loaded
 #endif
 extern OPTIML_THREAD Fiber *current;      // null while the scheduler runs
 extern int current_step;
+extern uint8_t launch_mark;  // of the launch that runs, in Array::written
 extern uint64_t sampled_block;  // place of the block that runs among the sampled ones
 extern bool counting;  // the block that runs is one that is counted
 extern bool variables_written;  // screening: a kernel wrote a variable of the program
@@ -134,6 +136,7 @@ void hook_acquire(void *variable);
 void hook_atomic_begin(const void *pc, const void *address, void *old, size_t bytes);
 void hook_atomic_end(const void *pc, void *address, const void *value, size_t bytes);
 void hook_access(const void *pc, const void *address, size_t bytes, int write);
+void hook_read_only(const void *pc, const void *address, size_t bytes);
 void hook_module(const char *begin, const char *end);
 bool hook_more_blocks();
 bool hook_enough();  // so much was found that the job may end
@@ -150,6 +153,7 @@ inline void quiet_fill(void *to, int value, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) static_cast<volatile char *>(to)[i] = static_cast<char>(value);
 }
 
+constexpr uint8_t GIVEN = 255;  // in Array::written
 constexpr size_t PAGE = 4096;
 constexpr size_t STACK_BYTES = size_t{128} << 10;  // of a thread
 constexpr size_t MOST_PAGES = size_t{1} << 16;    // of a sampled launch: 256 MiB

@@ -11,6 +11,7 @@ from engine.model import LaunchConfig
 from engine.rewrite import Site
 from engine.rules.idioms.thread_index import AXES, Axis
 from engine.spec.kernel_spec import Case
+from engine.spec.launch_config import evaluate
 
 _EACH = (2, 4, 8, 16)
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
@@ -27,8 +28,6 @@ class Grids:
     @classmethod
     def of(cls, site: Site) -> Grids | None:
         """None where a launch cannot be evaluated, or the block differs between cases."""
-        from engine.spec.launch_config import evaluate
-
         known = site.cases
         named = list(known[0].sizes)
         turns = (0, len(_PRIMES) - len(named))

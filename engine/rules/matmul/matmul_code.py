@@ -7,7 +7,7 @@ Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (200
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.rewrite.wording import is_plain
@@ -83,7 +83,7 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
 def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
     """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
 
-    `name` maps the names used here to free ones; `unit` is one level of indentation.
+    They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
     """
     t = tiling
     lines = [
@@ -102,7 +102,9 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
         *_thread_place(t, name),
         f"const int {name('first_row')} = {'0' if form.alone else 'blockIdx.y * ' + name('tile_m')};",
         f"const int {name('first_col')} = {'0' if form.alone else 'blockIdx.x * ' + name('tile_n')};",
+        *_depth(form, name),
     ]
+    form = replace(form, depth=name("depth")) if form.masks else form
     for p in parts:
         if p.width > 1:
             base = _base(p)
@@ -115,6 +117,22 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
     lines += write(form, t, parts, name, unit)
     return "\n".join(lines)
+
+
+def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
+    """The depth of the block's product: none where a mask empties the whole tile."""
+    if not form.masks:
+        return []
+    lines = [
+        f"const int {name('last_' + which)} = {name('first_' + which)} + {name(extent)} - 1;"
+        for which, extent, wanted in (
+            ("row", "tile_m", any(c.last_row for m in form.masks for c in m.corners)),
+            ("col", "tile_n", any(c.last_column for m in form.masks for c in m.corners)),
+        )
+        if wanted
+    ]
+    used = " && ".join(m.written(form.row.name, form.column.name, name) for m in form.masks)
+    return [*lines, f"const int {name('depth')} = {used} ? {form.depth} : 0;  // no result of another block is used"]
 
 
 def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:

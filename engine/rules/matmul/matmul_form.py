@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,12 +45,45 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Corner:
+    """A comparison of row and column, and whether it is likeliest in the tile's last row and column."""
+
+    left: Polynomial
+    sign: str
+    right: Polynomial
+    last_row: bool
+    last_column: bool
+
+    def written(self, row: str, column: str, name: Callable[[str], str]) -> str:
+        """The comparison of `row` and `column` in that corner of a block's tile, as C text."""
+        corner = (
+            name("last_row" if self.last_row else "first_row"),
+            name("last_col" if self.last_column else "first_col"),
+        )
+        sides = (side.renamed(row, corner[0]).renamed(column, corner[1]) for side in (self.left, self.right))
+        return f" {self.sign} ".join(side.render() for side in sides)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Of these at least one holds wherever a result is used: a corner's comparison, or one of `flags`, the same for all threads."""
+
+    corners: tuple[Corner, ...]
+    flags: tuple[str, ...] = ()
+
+    def written(self, row: str, column: str, name: Callable[[str], str]) -> str:
+        """The test for a block's tile, as C text that may stand beside `&&`."""
+        parts = [*self.flags, *(corner.written(row, column, name) for corner in self.corners)]
+        return parts[0] if len(parts) == 1 else f"({' || '.join(parts)})"
+
+
+@dataclass(frozen=True)
 class Product:
     """A kernel that computes a matrix product, one thread per element.
 
     `rows`, `columns`, `depth` are the three extents over the kernel's parameters. `accumulator` is the type in which
     the sum is kept, `target` the text of what the loop adds to, `sign` "+" or "-". `alone` says that each block
-    computes a product of its own, of as many elements as the block has threads.
+    computes a product of its own, of as many elements as the block has threads. `masks` hold wherever a result is used.
     """
 
     map: ThreadMap
@@ -65,6 +99,7 @@ class Product:
     sign: Literal["+", "-"]
     accumulator: str
     alone: bool
+    masks: tuple[Mask, ...] = ()
 
 
 def product(site: Site) -> Product | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
@@ -13,6 +13,7 @@ from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, prop
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.matmul.matmul_code import Part, Tiling, local_place, part, tile_body
 from engine.rules.matmul.matmul_form import Product, product
+from engine.rules.matmul.matmul_mask import masks
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 from engine.rules.rows.row_parallel import fits_bounds
 
@@ -105,7 +106,9 @@ def _multiplication(site: Site) -> _Multiplication | None:
     other = untiled(site)
     shown = other.site if other is not None else site
     form, batches = product(shown), _batches(shown)
-    return _Multiplication(shown, form, batches, other) if form is not None and batches is not None else None
+    if form is None or batches is None:
+        return None
+    return _Multiplication(shown, replace(form, masks=masks(shown, form)), batches, other)
 
 
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
@@ -123,6 +126,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
     staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
+    staged += ", none where a mask empties the tile" if form.masks else ""
     header = site.include("cuda_pipeline.h") if tiling.copies else []
     merged = merge(site.in_file(*header, *edits), launch)
     if merged is not None and found.untiled is not None:

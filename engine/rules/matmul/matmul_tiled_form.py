@@ -22,6 +22,7 @@ from engine.rewrite.wording import reindent
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.matmul.matmul_staging import Frame, limits
 from engine.rules.matmul.matmul_tiled_loop import plain_loop, shared_tiles
+from engine.rules.program_site import make_site
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -64,8 +65,6 @@ def untiled(site: Site) -> Untiled | None:
     written_body = _Reader(site, extent).body() if extent else None
     if written_body is None:
         return None
-    from engine.rules import make_site
-
     here = site.body
     edits = site.in_file(Edit(Span(here.start_byte, here.end_byte), written_body))
     plain_site = make_site(edit_program(site.program, edits), site.spec, site.step, site.target)

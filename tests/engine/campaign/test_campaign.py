@@ -14,6 +14,7 @@ import pytest
 from engine.campaign import campaign, kernel_search
 from engine.campaign.campaign import CampaignEnd, CampaignRequest, InThisProcess, run_campaign
 from engine.campaign.combined_patch import combine
+from engine.campaign.kernel_search import KernelEnd, KernelTask
 from engine.campaign.queue import open_queue
 from engine.campaign.survey import Survey, SurveyedKernel
 from engine.cuda.patch import make_patch
@@ -177,3 +178,28 @@ def test_the_same_campaign_again_is_answered_by_the_results_that_are_there(
     assert asked == [600.0] * 4  # the whole budget: a kernel's part differs from call to call
     assert [k.speedup for k in end.kernels] == [2.0, 2.0]
     assert all(k.said.endswith("Nothing changed since that search.") for k in end.kernels)
+
+
+def test_kernels_of_one_name_in_files_of_one_name_have_folders_of_their_own(script: Script, tmp_path: Path) -> None:
+    """The second one's search set the first one's results aside, and the combined patch took the second's for both."""
+    tasks: list[KernelTask] = []
+
+    class Noting:
+        slots = 1
+
+        def begin(self, task: KernelTask) -> None:
+            tasks.append(task)
+
+        def ended(self) -> list[tuple[int, KernelEnd]]:
+            return [(tasks[-1].rank, KernelEnd("done", "said"))]
+
+    files = ("a/k.cu", "a/b/k.cu", "k.cu", "a/j.cu")
+    found = survey(*(dataclasses.replace(kernel("scale", 4.0), file=file) for file in files))
+    run_campaign(CampaignRequest(tmp_path, 600.0), Noting(), found)
+    folders = {task.file: task.folder(tmp_path, "scale").name for task in tasks}
+    assert folders == {
+        "a/k.cu": "a+k-scale",
+        "a/b/k.cu": "a+b+k-scale",
+        "k.cu": "k-scale",
+        "a/j.cu": "j-scale",
+    }

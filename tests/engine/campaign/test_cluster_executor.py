@@ -15,7 +15,7 @@ import pytest
 
 from engine.campaign import cluster_executor, cluster_task, kernel_search
 from engine.campaign.campaign import CampaignRequest, run_campaign
-from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor
+from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor, Searches
 from engine.campaign.cluster_task import MachineWish, Order
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
 from engine.campaign.survey import Survey, SurveyedKernel
@@ -93,7 +93,9 @@ def executor(
     events: list[ClusterEvent] = []
     root = tmp_path if (tmp_path / ".git").exists() else repository(tmp_path / "r", 3)
     return (
-        ClusterExecutor(found, root, MachineWish("cpu"), NoSandbox(), shared=shared, on_event=events.append),
+        ClusterExecutor(
+            found, root, MachineWish("cpu"), Searches(root, NoSandbox()), shared=shared, on_event=events.append
+        ),
         client,
         events,
     )
@@ -137,13 +139,65 @@ def test_a_kernel_that_loses_its_workers_is_given_up(
     tmp_path: Path, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_executor, "_POLL_S", 0.0)
-    made, client, events = executor(tmp_path, lambda order: status)
+
+    def dies(order: Order) -> str:  # and another comes in its place
+        gone = client.orders[-1][1]
+        client.workers = [w for w in client.workers if w.address != gone]
+        client.workers.append(workers.worker(f"n{len(client.orders)}", None))
+        return status
+
+    made, client, events = executor(tmp_path, dies)
     made.begin(task())
     ((rank, end),) = made.ended()
     assert (rank, end.state) == (1, "failed")
     assert "3 workers were lost" in end.said
     assert len(client.orders) == 3
     assert [e.event for e in events].count("lost") == 3
+
+
+def test_a_connection_that_breaks_is_no_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine Dask gave up all tasks three times in a row, and each of two kernels counted three lost workers."""
+    monkeypatch.setattr(cluster_executor, "_POLL_S", 0.0)
+    frames: list[dict[str, Any]] = []
+    real = cluster_executor.Cluster.ask
+
+    def ask(cluster: Any, function: Any, *data: Any, **more: Any) -> Any:
+        if function is cluster_task.report:
+            frames.append(unpack(data[0])[0])
+        return real(cluster, function, *data, **more)
+
+    monkeypatch.setattr(cluster_executor.Cluster, "ask", ask)
+    attempts: list[str] = []
+
+    def breaks(order: Order) -> object:
+        attempts.append(order.attempt)
+        return "cancelled" if len(attempts) < 6 else "pending" if len(attempts) == 6 else done(order)
+
+    made, _, _ = executor(tmp_path, breaks)
+    made.begin(task())
+    turn = made._turns[1]
+    monkeypatch.setattr(cluster_executor, "_ATTEMPTS", 1)
+
+    for _ in range(12):
+        ends = [end for end in [made._end_of(turn)] if end is not None]
+        assert not ends
+        if len(attempts) == 6 and frames and frames[-1]["given_up"]:
+            break
+        made._look()
+    assert frames[-1]["given_up"] == attempts[:5]
+    assert list(frames[-1]["attempts"]) == attempts[5:]
+    assert (turn.lost, turn.breaks) == (0, 5)
+
+
+def test_a_worker_ends_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It searched on until its lease was over, and the kernel's next turn waited for it."""
+    live = cluster_task._Live("a")
+    monkeypatch.setattr(cluster_task._worker, "live", live)
+    cluster_task.report(pack({"attempts": {}, "given_up": ["other"]}))
+    live.saw(Progress(evaluated=3))
+    cluster_task.report(pack({"attempts": {}, "given_up": ["a"]}))
+    with pytest.raises(KeyboardInterrupt):
+        live.saw(Progress(evaluated=4))
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,7 @@ def test_host_threads_beside_a_kernel(run: Run) -> None:
     assert done.stdout == "40000 no error\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_launch_that_does_not_end_leaves_its_arguments(repository: Path, cache: Path) -> None:
     (repository / "k.cu").write_text(
         "__global__ void first(int* x) { x[threadIdx.x] = 1; }\n"

@@ -59,11 +59,11 @@ class Processes:
         until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler is up", process)
         return process, str(json.loads(file.read_text())["address"])
 
-    def worker(self, address: str) -> subprocess.Popen[bytes]:
-        """A worker without a nanny: killed it is gone."""
+    def worker(self, address: str, preload: Path = PRELOAD) -> subprocess.Popen[bytes]:
+        """A worker without a nanny: killed it is gone. What is preloaded scripts its searches."""
         return self.start(
             "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--resources", "CPU_SLOT=1", "--no-nanny",
-            "--no-dashboard", "--preload", str(PRELOAD), "--local-directory", str(self.folder),
+            "--no-dashboard", "--preload", str(preload), "--local-directory", str(self.folder),
         )  # fmt: skip
 
     def campaign(self, root: Path, address: str, *more: str) -> subprocess.Popen[bytes]:

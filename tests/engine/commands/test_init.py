@@ -130,6 +130,7 @@ def test_wrong_use(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", str(file)]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 def test_extents_are_measured_by_running_the_original(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,7 @@ def test_extents_are_measured_by_running_the_original(
     assert '"integers", low = "0", high = "256"' in captured.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 def test_a_kernel_that_takes_long_is_not_waited_for(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

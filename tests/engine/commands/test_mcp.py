@@ -66,6 +66,7 @@ async def session(root: Path, cache: Path) -> AsyncIterator[Session]:
         yield Session(client)
 
 
+@pytest.mark.slow
 @compiled
 def test_a_kernel_is_diagnosed_optimised_explained_and_applied(root: Path, cache: Path) -> None:
     async def run() -> None:

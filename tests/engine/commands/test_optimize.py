@@ -119,6 +119,7 @@ def test_show_prints_a_run_again_with_its_tree(optiml, finished):
     assert done.stdout.count("screened") + done.stdout.count("duplicate") >= 6
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_every_candidate(optiml, repository, cache):
     file, out = repository / "src" / "row_sum.cu", repository / "out"
     arguments = ["optimize", str(file), "--budget", "12", "--device", "cpu", "--out", str(out)]
@@ -221,6 +222,7 @@ def test_an_output_that_the_kernel_leaves_in_part_is_told(optiml, repository):
     assert "declare it as inout, or give its true size" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_launch_that_nobody_sees_is_said_to_be_kept(optiml, repository):
     file = repository / "src" / "row_sum.cu"
     launch = '// optiml: launch = { grid = "cdiv(rows, 256)", block = "256" }\n'

@@ -77,6 +77,7 @@ def test_the_examples_are_ten() -> None:
     assert len(EXAMPLES) == 10
 
 
+@pytest.mark.slow
 def test_write_spec_writes_what_counted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "k.cu").write_text(SCALE)
     assert optimize("k.cu", "--write-spec") == 0
@@ -93,6 +94,7 @@ def test_write_spec_writes_what_counted(root: Path, capsys: pytest.CaptureFixtur
     assert "nothing changed since the run" in err
 
 
+@pytest.mark.slow
 def test_a_refused_draft_is_not_left_in_the_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = SCALE.replace("y[i] = 2 * x[i]", "y[0] += x[i]")  # a race
     (root / "k.cu").write_text(code)
@@ -184,6 +186,7 @@ def test_several_files_and_folders(root: Path, capsys: pytest.CaptureFixture[str
     assert optimize("src/a.cu", "src/b.cu:other", budget=1) == 0
 
 
+@pytest.mark.slow
 def test_a_kernel_in_a_header_goes_through_its_includer(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "lib").mkdir()
     kernel, launch = SCALE.split("void run")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.compiler import CompileTimeout, Translation, make_compiler
+from engine.compile.compiler import CompileTimeout, Translation
 from engine.compile.cubin import Cubin
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import CompileError, MachineError, UsageError
@@ -266,14 +266,14 @@ def test_damaged_entries_are_replaced(box: Box, tmp_path: Path) -> None:
 
 
 def test_without_a_sandbox_it_works_too() -> None:
-    with make_compiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1) as compiler:
+    with NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1) as compiler:
         assert compiler.compile(of(PLAIN)).entries == ("_Z1kPKfPfi",)
 
 
 def test_architectures_are_checked() -> None:
     for arch in ("sm_9", "compute_90", "sm_90 -I/", "90", ""):
         with pytest.raises(UsageError):
-            make_compiler(arch, cache=None, sandbox=NoSandbox())
+            NvrtcCompiler(arch, cache=None, sandbox=NoSandbox())
 
 
 def test_an_error_of_the_texts_own_says_where_it_can_be_answered(compiler: NvrtcCompiler) -> None:

@@ -37,6 +37,12 @@ BROKEN = {
     "far": ("  y[t] = x[t + 100000000];", "out_of_bounds"),
     "unwritten output": ("  y[t] += x[t];", "uninitialised"),
     "unwritten shared": ("  __shared__ float s[64];\n  y[t] = s[t];", "uninitialised"),
+    "read-only after a write": ("  y[t] = x[t];\n  y[t] = 2 * __ldg(y + t);", "stale_read"),
+    "read-only after another thread's write": ("  y[t] = x[t];\n  __syncthreads();\n  float v = __ldg(y + 63 - t);\n  __syncthreads();\n"
+                                               "  y[t] = v;", "stale_read"),
+    "read-only by instruction": (
+        "  y[t] = x[t];\n  float v;\n  asm(\"ld.global.nc.f32 %0, [%1];\" : \"=f\"(v) : \"l\"(y + t));\n  y[t] = v;", "stale_read",
+    ),
     "input written": ("  const_cast<float*>(x)[t] = 1;", "input_written"),
     "dynamic too small": ("  extern __shared__ float s[];\n  s[t] = x[t];", "shared_out_of_bounds"),
     "division": ("  y[t] = t / (n - 64);", "crash"),
@@ -117,7 +123,7 @@ def test_line_is_the_caller_of_our_headers(make: Make) -> None:
 def test_steps_run_in_order(make: Make) -> None:
     text = """
 __global__ void a(const float* x, float* t, int n) { int i = threadIdx.x; if (i < n) t[i] = 2 * x[i]; }
-__global__ void b(const float* t, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = t[n - 1 - i]; }
+__global__ void b(const float* t, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = __ldg(t + n - 1 - i); }
 """
     kernel = make(
         text, ["a", "b"], [launch(1, 64), launch(1, 96)],

@@ -151,6 +151,7 @@ def test_a_search_without_time_leaves_the_fastest_right_kernel(run: Any) -> None
     assert result["ratio"] > 1.2
 
 
+@pytest.mark.slow
 def test_a_drafted_reference_is_shown_checked_and_marked_everywhere(run: Any, tmp_path: Path) -> None:
     code, result, _, server = run(
         "saxpy", "--strategies", "parallel,instruction", "--repairs", "1", "--budget", "1", own=False

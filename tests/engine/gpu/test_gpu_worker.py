@@ -14,21 +14,19 @@ ROOT = Path(__file__).parents[3]
 # The session answers as the request says; CuPy is there by name alone.
 _SCRIPT = """
 import sys
-from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 class Error(Exception): pass
 class Memory(Exception): pass
 
-cupy = ModuleType("cupy")
-cupy.cuda = SimpleNamespace(
-    memory=SimpleNamespace(OutOfMemoryError=Memory),
-    driver=SimpleNamespace(CUDADriverError=Error),
-    runtime=SimpleNamespace(CUDARuntimeError=Error),
-)
-sys.modules["cupy"] = cupy
+cupy = MagicMock()
+cupy.cuda.memory.OutOfMemoryError = Memory
+cupy.cuda.driver.CUDADriverError = cupy.cuda.runtime.CUDARuntimeError = Error
+sys.modules["cupy"], sys.modules["cupy.cuda"] = cupy, cupy.cuda
+import engine.gpu.gpu_session as session
 import engine.gpu.gpu_worker as worker
 
-class Session:
+class DeviceSession:
     def __init__(self, *opened): pass
     def load(self, figures, blobs): pass
     def verify(self, header):
@@ -37,7 +35,7 @@ class Session:
         return {"failure": header["plan"], "checks": 1}
     def time(self, header): return {"results": ["timed"]}
 
-worker._Session = Session
+session.DeviceSession = DeviceSession
 worker._begin = lambda: None
 sys.exit(worker.main())
 """

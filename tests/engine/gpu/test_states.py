@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-
-from engine.gpu import gpu_worker
 
 
 class Launches:
@@ -25,14 +26,24 @@ class Launches:
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> Any:
-    device, checks = ModuleType("engine.gpu.device"), ModuleType("engine.gpu.checks")
-    device.Call, device.Loaded = Launches, lambda cubin, entries: object()  # type: ignore[attr-defined]
-    checks.Run = lambda call, index, family, seed: SimpleNamespace(call=call, index=index, family=family, seed=seed)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "engine.gpu.device", device)
-    monkeypatch.setitem(sys.modules, "engine.gpu.checks", checks)
+def gpu_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module, with CuPy there by name alone."""
+    for name in [name for name in sys.modules if name.startswith("engine.gpu.")]:
+        monkeypatch.delitem(sys.modules, name)
+    cupy = MagicMock()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
+    yield importlib.import_module("engine.gpu.gpu_session")
+    for name in [name for name in sys.modules if name.startswith("engine.gpu.")]:
+        monkeypatch.delitem(sys.modules, name)  # they hold the stand-in
+
+
+@pytest.fixture
+def session(gpu_session: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(gpu_session, "Call", Launches)
+    monkeypatch.setattr(gpu_session, "Loaded", lambda cubin, entries: object())
     Launches.made = []
-    found = gpu_worker._Session.__new__(gpu_worker._Session)
+    found = gpu_session.DeviceSession.__new__(gpu_session.DeviceSession)
     buffers = SimpleNamespace(main=None, arguments=lambda main: [], draw=lambda *a, **k: None, reset=lambda *a: None)
     found.checker = SimpleNamespace(buffers=lambda index: buffers, stream=None, check=lambda runs: (runs, len(runs)))
     found.loaded, found.code = {"candidate": ("shared", [[], []])}, {"candidate": (b"", [])}

@@ -2,17 +2,17 @@ import pytest
 
 from engine.model import LaunchConfig
 from engine.predict.targets import target_for
-from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
+from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose, diagnose_static
 from engine.profile.source_lines import Site, SourceLines
 from tests.engine.profile.samples import BANDWIDTH, evidence, profile, step
 
 TARGET = target_for("sm_90")
 
 
-def of(*steps, known=None, **options) -> Diagnosis:
+def of(*steps, known=None, lines=(), **facts) -> Diagnosis:
     steps = steps or (step(),)
     known = known or [evidence() for _ in steps]
-    return diagnose(profile(*steps), known, target=TARGET, bandwidth=BANDWIDTH, **options)
+    return diagnose(profile(*steps), known, CaseFacts(TARGET, BANDWIDTH, **facts), lines=lines)
 
 
 def finding(diagnosis: Diagnosis, code: str):
@@ -174,8 +174,8 @@ def test_the_cheap_set_alone_tells_memory_bound():
 
 def test_without_counters_it_says_so():
     diagnosis = diagnose_static(
-        [evidence(registers=200, launch=LaunchConfig((4096, 1, 1), (256, 1, 1)))], target=TARGET, bandwidth=BANDWIDTH, time_us=100.0,
-        array_bytes=128e6, why="Nsight Compute is not installed here",
+        [evidence(registers=200, launch=LaunchConfig((4096, 1, 1), (256, 1, 1)))], CaseFacts(TARGET, BANDWIDTH, 100.0, 128e6),
+        why="Nsight Compute is not installed here",
     )  # fmt: skip
     assert diagnosis.bound == "unknown"
     assert "32 % of copy" in diagnosis.text
@@ -187,7 +187,7 @@ def test_without_counters_it_says_so():
 
 def test_without_counters_speed_and_shortness_still_show():
     def static(time_us):
-        return diagnose_static([evidence()], target=TARGET, bandwidth=BANDWIDTH, time_us=time_us, array_bytes=128e6)
+        return diagnose_static([evidence()], CaseFacts(TARGET, BANDWIDTH, time_us, 128e6))
 
     assert static(40.0).bound == "memory"
     assert static(3.0).bound == "launch"

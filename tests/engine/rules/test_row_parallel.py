@@ -315,3 +315,69 @@ def test_a_kernel_made_to_be_slow_is_refused_quickly() -> None:
         assert not propose(site, "register_accumulate")
         assert not propose(site, "matmul_tile")
     assert cost.seconds < 5
+
+
+SPARSE = """
+__global__ void k(const int* offsets, const int* columns, const float* values, const float* x, float* y, int rows) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < rows) {
+        float sum = 0.0f, largest = -1.0f;
+        for (int e = 3 * row + (offsets[row] & 1); e < 3 * row + 3 + (columns[row] & 3); ++e) {
+            sum += values[e] * x[e % 7];
+            largest = fmaxf(largest, values[e]);
+        }
+        y[row] = sum + largest;
+    }
+}
+"""
+
+
+def sparse() -> Site:
+    sizes = dict.fromkeys(("offsets", "columns", "y"), "rows") | {"values": "3 * rows + 8", "x": "7"}
+    return make(
+        SPARSE,
+        LAUNCH.format("offsets, columns, values, x, y, rows"),
+        sizes=({"rows": 65536},),
+        check=({"rows": 1}, {"rows": 300}),
+        elements=sizes,
+    )
+
+
+def test_some_threads_of_a_warp_per_short_row() -> None:
+    edited = one(sparse(), "row_parallel", lanes=8)
+    code = device(edited)
+    assert "int row = blockIdx.x * (blockDim.x / 8) + threadIdx.x / 8;" in code
+    assert "const unsigned int mask = 0xffu << (threadIdx.x % 32 / 8 * 8);" in code
+    assert "__shfl_xor_sync(mask, value, offset)" in code
+    assert "for (int offset = 4; offset > 0; offset /= 2) {" in code
+    assert "+= 8) {" in code
+    assert [(c.grid, c.block) for c in edited.configs] == [((2048, 1, 1), (256, 1, 1))]
+
+
+def test_parts_of_warps_give_the_same_results() -> None:
+    """Rows end within a warp: its other threads take part in no shuffle."""
+    site = sparse()
+    edited = [after(site, p) for p in propose(site, "row_parallel", team="lanes")]
+    assert [int(p.parameters["lanes"]) for p in propose(site, "row_parallel", team="lanes")] == [8, 16, 4]
+    for candidate in edited:
+        compiles(candidate)
+    assert_equal(site, edited, ({"rows": 1}, {"rows": 37}, {"rows": 150}), races=True)
+
+
+def test_rows_of_known_length_take_parts_of_warps_where_they_are_short() -> None:
+    short = make(
+        SUM, LAUNCH.format("x, y, z, rows, cols"), sizes=({"rows": 4096, "cols": 48},), check=CHECK, elements=ELEMENTS
+    )
+    assert len(propose(short, "row_parallel", team="lanes")) == 3
+    assert not propose(site_of(SUM), "row_parallel", team="lanes")
+    tiny = make(
+        SUM, LAUNCH.format("x, y, z, rows, cols"), sizes=({"rows": 4096, "cols": 9},), check=CHECK, elements=ELEMENTS
+    )
+    assert [p.parameters["lanes"] for p in propose(tiny, "row_parallel", team="lanes")] == [4]
+
+
+def test_the_threads_of_a_row_are_open_to_the_tuner() -> None:
+    from engine.rules import families
+
+    found = [f.parameters for f in families(sparse()) if f.rule == "row_parallel"]
+    assert {"lanes": (2, 4, 8, 16)} in found

@@ -125,6 +125,7 @@ def test_a_kernel_with_line_numbers_in_its_code_is_refused(machine: Machine, tmp
         device_dispatch(request(tmp_path, hopper(FASTER, text=text), text=text), machine, LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
 def test_the_whole_file_is_built_for_each_device(machine: Machine, tmp_path: Path) -> None:
     found = device_dispatch(request(tmp_path, hopper(CLUSTERS, BLOCKS), ampere(FASTER)), machine, LIMITS)

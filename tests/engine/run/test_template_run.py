@@ -45,6 +45,7 @@ void run(const float* x, float* y, int n) {
 """
 
 
+@pytest.mark.slow
 def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     work = tmp_path / "work"

@@ -10,8 +10,8 @@ import pytest
 
 from engine.compile import kept_whole
 from engine.compile.built import Built
-from engine.compile.compiler import make_compiler
 from engine.compile.nvcc import find_nvcc
+from engine.compile.nvrtc import NvrtcCompiler
 from engine.compile.whole import WholeFile
 from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
@@ -89,7 +89,7 @@ class Place:
         spec, _ = find_spec(folder, self.path)
         self.program = load_program(self.path)
         self.builder = Builder(
-            spec, folder, make_compiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
+            spec, folder, NvrtcCompiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
         )
         self.check = WholeCheck(spec, folder, "sm_90", sandbox())
 
@@ -110,6 +110,9 @@ class Place:
         return {g.name: g for g in self.check.judge(self.program, self.built(self.edited(*edits), verified))}
 
 
+DEVICE = "static __device__ __noinline__ void put(float* y, int i, float v) { y[i] = v; }\n"
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("place"), main_cu=MAIN)
@@ -127,6 +130,20 @@ STORE = ("        y[i] = bend(x[i]) + 1.0f;", "        float v = x[i];\n        
 def test_an_edit_of_kernel_and_launch_passes_although_it_moves_lines(place: Place) -> None:
     found = place.judge(STORE, ("int threads = 256;", "int threads = 128;"))
     assert verdicts(found) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, found
+
+
+def test_a_static_device_function_of_the_edit_is_no_host_code(place: Place) -> None:
+    kernel = "__global__ void scale(const float* x, float* y, int n) {"
+    found = place.judge((kernel, DEVICE + kernel), ("y[i] = bend(x[i]) + 1.0f;", "put(y, i, bend(x[i]) + 1.0f);"))
+    assert found[HOST].verdict == "passed", found
+
+
+def test_a_static_function_that_a_launching_one_prefers_is_host_code(tmp_path: Path) -> None:
+    text = MAIN.replace(SPACE, "long blocks(long n) { return n / 256 + 1; }\n" + SPACE)
+    place = Place(tmp_path, main_cu=text.replace("scale<<<(n + threads - 1) / threads,", "scale<<<blocks(n),"))
+    other = "static __host__ __device__ __attribute__((noinline)) int blocks(int v) { return 1; }\n"
+    found = place.judge((SPACE, SPACE + other))
+    assert found[HOST].verdict == "failed", found
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_a_folder_without_cases(tmp_path: Path, folder: str) -> None:
         read_folder(tmp_path / folder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_cases_run_through_the_real_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu: object) -> None:
     racy = "#include <cuda_runtime.h>\n" + TEXT.split("\n", 1)[1].replace(

@@ -253,6 +253,7 @@ def test_what_compiles_to_other_machine_code_is_refused(machine):
         check(replace(found, program=program), spec, spec_path, builder.original)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_patch_that_can_be_tuned_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     confirm_lightly(monkeypatch)

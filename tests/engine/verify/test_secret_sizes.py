@@ -94,6 +94,13 @@ def test_sampled_sizes_lie_between_the_cases_and_large_ones_far_beyond(tmp_path:
     assert all(1 << 29 < count <= 1 << 30 for count in elements[1:])
     assert all(bytes_needed(spec, Case("", sizes)) <= 3 << 34 for sizes in large)
     long = long_sizes(spec, random.Random(3), 1 << 34)
+    smallest = min(spec.check, key=lambda case: bytes_needed(spec, case)).sizes
+    for size in smallest:
+        others = [{o: sizes[o] / smallest[o] for o in smallest if o != size} for sizes in long if sizes[size] > 1 << 19]
+        assert any(set(times.values()) <= {1.0} for times in others)
+        assert any(all(2 <= t <= 7 for t in times.values()) for times in others)
+        beside = [int(sizes[size]) - 1 for sizes in long if sizes[size] > 1 << 24]
+        assert any(value & (value - 1) == 0 for value in beside)
     for size, value in spec.check[0].sizes.items():
         own = sorted(int(sizes[size]) for sizes in long if sizes[size] > 1 << 19)
         assert own[0] < 1 << 21

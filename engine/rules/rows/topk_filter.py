@@ -1,0 +1,216 @@
+"""A warp filters its threads' rows before each thread inserts what is left into its sorted list.
+
+Of a row's elements few belong to its largest k. The threads of a warp read a row together and compare: an element below the k-th largest of
+their 32 maxima has k larger ones, and need not be inserted. Source of the idea: Johnson, Douze, Jégou, "Billion-scale similarity search
+with GPUs" (2017), section 4: a threshold keeps most elements from a list in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from engine.cuda.declarations import variables
+from engine.cuda.effects import pure_value, written
+from engine.cuda.syntax import children, names, text, walk
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, template
+from engine.rewrite.wording import reindent
+from engine.rules.idioms.blocks import WARP, one_dimensional
+from engine.rules.idioms.interpreter import array_lengths
+from engine.rules.idioms.sorted_list import Inserted, SortedList, sorted_list
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.idioms.thread_index import Index, ThreadMap, holds, thread_map, thread_uses_outside
+from engine.rules.reduction.register_accumulate import with_pragma
+
+# Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, and whether the next ones are loaded before.
+_CHOICES = ((8, 2, 1), (8, 1, 1), (8, 2, 0), (4, 2, 1), (16, 1, 1), (4, 4, 0))
+_OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1)}
+_MOST_VALUES = 32  # registers of one thread
+# The better of two values and the worse, where the largest are kept.
+_FUNCTIONS = {
+    "float": ("fmaxf", "fminf"), "double": ("fmax", "fmin"), "int": ("max", "min"), "unsigned int": ("max", "min"),
+    "unsigned": ("max", "min"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InsertionList:
+    """A thread that inserts each element of its row into a sorted list.
+
+    `source` are the declarations that give the element `value` of type `type` from the row and the column.
+    """
+
+    site: Site
+    map: ThreadMap
+    loop: StrideLoop
+    list: SortedList
+    value: str
+    type: str
+    source: tuple[Node, ...]
+    threads: int
+
+    @property
+    def row(self) -> Index:
+        return self.map.indices[0]
+
+
+class TopkFilter(MatchedRule[InsertionList]):
+    """A warp marks the elements of a row that may enter the sorted list of one thread, which inserts them alone."""
+
+    name = "topk_filter"
+    summary = "Filter rows by warps before insertion into sorted lists"
+
+    def match(self, site: Site) -> InsertionList | None:
+        """The kernel as one sorted list for each thread's row; None where it has another form."""
+        form = thread_map(site) if site.sound and site.manageable and site.launch_visible else None
+        blocks = one_dimensional(site) if form is not None else set()
+        if form is None or len(form.indices) != 1 or form.style == "none" or len(blocks) != 1:
+            return None
+        index, (threads,) = form.indices[0], blocks
+        if index.axis != "x" or index.factor != 1 or "x" not in form.bounds or threads % WARP:
+            return None
+        if thread_uses_outside(site, form.indices) or not site.local_only(site.body) or not site.pointers_distinct:
+            return None
+        if any(n.type == "subscript_expression" for guard in form.guards for n in walk(_condition(guard))):
+            return None
+        if any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node)):
+            return None
+        loops = [(k, s) for k, s in enumerate(map(stride_loop, form.work)) if s is not None]
+        return next((found for k, s in loops if (found := _listed(site, form, k, s, threads)) is not None), None)
+
+    def space(self, match: InsertionList) -> Space:
+        """The elements of a row that a thread reads at once, the rows of a warp at once, and whether the next ones are on their way."""
+        choices = [(dict(zip(_OPEN, values, strict=True)), 0.6 - 0.04 * order) for order, values in enumerate(_CHOICES)]
+        return Space(choices, _OPEN, (f"each * rows * (1 + ahead) <= {_MOST_VALUES}",), 0.6)
+
+    def rewrite(self, match: InsertionList, values: Values) -> Change | None:
+        """The filter in place of the loop, and the test for threads without a row behind it."""
+        each, rows, ahead = (int(values[name]) for name in _OPEN)
+        k = match.list.length
+        which = "largest" if match.list.largest else "smallest"
+        summary = f"Filter rows by warps, {each} elements a thread and {rows} rows at once, before insertion among the {k} {which}"
+        summary += ", next rows loaded ahead" if ahead else ""
+        return Change(summary, _edits(match, each, rows, ahead=bool(ahead)))
+
+
+def _condition(guard: Node) -> Node:
+    return guard.child_by_field_name("condition") or guard
+
+
+def _listed(site: Site, form: ThreadMap, place: int, loop: StrideLoop, threads: int) -> InsertionList | None:
+    before, statements = form.work[:place], children(loop.body)
+    if loop.step != "1" or loop.body.type != "compound_statement":
+        return None
+    own = [s for s in (*form.derived, *before) if s.type == "declaration"]
+    arrays: dict[str, int] = {}
+    for declaration in own:
+        arrays |= array_lengths(site, declaration)
+    dependent = {form.indices[0].name}
+    for declaration in own:
+        if names(declaration) & dependent:
+            dependent |= {v.name for v in variables(declaration)}
+    changed = written(site.body)
+    if (names(loop.start) | names(loop.bound)) & (dependent | changed) or not _stays(site, before, set(arrays)):
+        return None
+    if any(n.type == "return_statement" for s in (*before, loop.node) for n in walk(s)):
+        return None
+    leading = [s for s in statements if s.type == "declaration" and pure_value(s) and not names(s) & set(arrays)]
+    for declaration in reversed(leading):
+        declared = list(variables(declaration))
+        if len(declared) != 1 or declared[0].shape != "scalar":
+            continue
+        value, kind = declared[0].name, declared[0].type.removeprefix("const").strip()
+        source = _needed(declaration, [*own, *leading], leading, dependent | {loop.variable})
+        given = {v.name for s in source for v in variables(s)} - {value}
+        insertion = [s for s in statements if s not in source]
+        if kind not in _FUNCTIONS or given & changed or not any(map(_reads, source)):
+            continue
+        found = sorted_list(site, before, insertion, arrays, Inserted(value, kind in ("float", "double")))
+        if found is not None and found.length <= WARP // 2 and _element(own, found.array) == kind:
+            return InsertionList(site, form, loop, found, value, kind, tuple(source), threads)
+    return None
+
+
+def _stays(site: Site, statements: Sequence[Node], arrays: set[str]) -> bool:
+    """Whether the statements may run in threads without a row: they use no memory but the thread's own arrays."""
+    for node in chain.from_iterable(map(walk, statements)):
+        if node.type in ("pointer_expression", "field_expression", "call_expression"):
+            return False
+        if node.type == "subscript_expression" and text(node.child_by_field_name("argument") or node) not in arrays:
+            return False
+    return not {p.name for p in site.kernel.parameters} & set().union(*map(written, statements))
+
+
+def _reads(node: Node) -> bool:
+    return any(n.type in ("subscript_expression", "pointer_expression") for n in walk(node))
+
+
+def _needed(value: Node, known: list[Node], leading: list[Node], dependent: set[str]) -> list[Node]:
+    """The declarations from which the value follows that are not there for another row and column, in order of text."""
+    found, wanted = [value], names(value)
+    for declaration in reversed([d for d in known if d.start_byte < value.start_byte]):
+        declared = {v.name for v in variables(declaration)}
+        if declared & wanted and (declaration in leading or declared & dependent):
+            found.append(declaration)
+            wanted |= names(declaration)
+    return found[::-1]
+
+
+def _element(declarations: list[Node], array: str) -> str:
+    return next((v.type for d in declarations for v in variables(d) if v.name == array), "")
+
+
+def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
+    site, loop, form, row = match.site, match.loop, match.map, match.row
+    name = site.fresh_names()
+    better, lesser = _FUNCTIONS[match.type]
+    if not match.list.largest:
+        better, lesser = lesser, better
+    parts = template("engine.rules", "topk_filter").sections()
+    given = {
+        "each": str(each), "rows": str(rows), "threads": str(match.threads), "pad": "4" if each % 4 == 0 else "1",
+        "R": row.type, "C": loop.type, "V": match.type, "row": row.name, "column": loop.variable, "value": match.value,
+        "begin": text(loop.start), "end": text(loop.bound), "holds": _first(holds(form)), "worst": match.list.start,
+        "source": "\n".join(_outdented(site, s) for s in match.source),
+        "body": "\n".join(_outdented(site, s) for s in loop.body.named_children),
+        "better": better, "lesser": lesser, "compare": ">" if match.list.largest else "<",
+        "list": match.list.array, "last": str(match.list.length - 1), "kept": str(1 << (match.list.length - 1).bit_length()),
+    }  # fmt: skip
+    later = {"load", "before", "loaded", "at"}
+    given |= {hole: name(hole) for part in parts.values() for hole in part.holes if hole not in {*given, *later}}
+
+    def load(target: str, turn: str) -> str:
+        return parts["load"].render(**given, loaded=name(target), at=turn).removesuffix("\n")
+
+    here, before = load("values", f" + {name('turn')}"), ""
+    if ahead:
+        here = parts["ahead"].render(**given, load=load("next", f" + {name('turn')} + {rows}"))
+        before = f"{match.type} {name('next')}[{rows}][{each}];\n{load('next', '')}"
+    code = parts["filter"].render(**given, load=here.removesuffix("\n"), before=before)
+    indent = site.indent_at(loop.node.start_byte)
+    leave, edits = _leave(site, form, indent)
+    code = reindent(code.rstrip("\n"), "", indent).lstrip() + leave
+    return site.in_file(*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), code))
+
+
+def _outdented(site: Site, node: Node) -> str:
+    return reindent(site.render(node.start_byte, node.end_byte), site.indent_at(node.start_byte), "")
+
+
+def _first(condition: str) -> str:
+    return condition if "||" not in condition and "?" not in condition else f"({condition})"
+
+
+def _leave(site: Site, form: ThreadMap, indent: str) -> tuple[str, list[Edit]]:
+    """What threads without a row do behind the loop, and the edits that let them come there."""
+    if form.style == "return":
+        edits = [Edit(site.line_span(guard), "") for guard in form.guards]
+        return "".join(f"\n{reindent(_outdented(site, guard), '', indent)}" for guard in form.guards), edits
+    (guard,) = form.guards
+    inner = guard.child_by_field_name("consequence") or guard
+    leave = f"\n{indent}if (!({holds(form)})) {{\n{indent}{site.indent_unit}return;\n{indent}}}"
+    return leave, [Edit(Span(guard.start_byte, inner.start_byte), "")]
+
+
+__all__ = ["TopkFilter"]

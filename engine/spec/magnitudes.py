@@ -1,0 +1,58 @@
+"""Contents whose magnitudes differ between a kernel's inputs: one near the end of its type's range, the others ordinary."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.spec.dtypes import DType, parse_dtype
+from engine.spec.kernel_spec import KernelSpec
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+HUGE, SPREAD, SMALL = "huge", "spread", "small"
+_HUGE, _TOP, _END = 0.3, 0.9, 0.999  # powers of a type's largest number: half of the huge values lie beyond _TOP
+_SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor overflow in single precision
+_SMALL = (
+    -0.08
+)  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
+MOST = 12  # mixes of one kernel; ours
+
+Mix = Mapping[str, str]  # the magnitude of each float input that the spec fills with a normal distribution
+
+
+def mixes(spec: KernelSpec, rng: random.Random) -> tuple[Mix, ...]:
+    """Each input in turn huge beside others that are spread or small; at most `MOST`, drawn."""
+    names = [a.name for a in spec.arguments if a.role in ("in", "inout") and a.fill.kind == "normal" and _float(a.type)]
+    found: list[Mix] = []
+    for name in names:
+        for rest in (SPREAD, SMALL) if len(names) > 1 else (SPREAD,):
+            found.append({each: HUGE if each == name else rest for each in names})
+    return tuple(found if len(found) <= MOST else rng.sample(found, MOST))
+
+
+def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 1.0) -> Arrays:
+    """The buffers with the contents of a mix in the place of these inputs; huge values are so many times smaller."""
+    rng, found = np.random.default_rng(seed), dict(buffers)
+    for name, magnitude in mix.items():
+        dtype = parse_dtype(spec.argument(name).type)
+        old = dtype.to_float64(buffers[name])
+        most = float(dtype.limits[1])
+        if magnitude == SMALL:
+            new = np.copysign(most**_SMALL * rng.uniform(0.5, 1.0, old.size), old)
+        elif magnitude == SPREAD:
+            new = np.copysign(np.exp2(rng.uniform(*_SPREAD, old.size)), old)
+        else:
+            near = rng.random(old.size) < 0.5
+            powers = np.where(near, rng.uniform(_TOP, _END, old.size), rng.uniform(_HUGE, _TOP, old.size))
+            new = np.copysign(most**powers / room, old)
+        found[name] = dtype.from_float64(new)
+    return found
+
+
+def _float(name: str) -> bool:
+    dtype: DType = parse_dtype(name)
+    return dtype.kind == "float"

@@ -1,0 +1,129 @@
+"""Products of one huge and other ordinary inputs: what an edit must keep there, and what no order of rounding decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.cpu.jobs import CpuJob, CpuRun, Finding
+from engine.evaluate.mixed_magnitudes import MixedMagnitudes
+from engine.model import Failure, LaunchConfig
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.magnitudes import HUGE, MOST, SMALL, SPREAD, mixed, mixes
+
+NORMAL, N = Fill("normal"), 4096
+Kernel = Callable[[Any, Any], Any]
+
+
+def _spec(*types: str, fill: Fill = NORMAL) -> KernelSpec:
+    inputs = tuple(Argument(f"x{i}", name, "in", "n", fill=fill) for i, name in enumerate(types))
+    arguments = (*inputs, Argument("y", types[0], "out", "n"))
+    case = Case("c", {"n": N})
+    return KernelSpec("k.cu", (Step("k", "", tuple(a.name for a in arguments)),), arguments, (case,), (case,))
+
+
+class _Machine:
+    """Runs Python functions of the two inputs; the arrays' own type is that of the arithmetic."""
+
+    def run_many(self, binary: Any, jobs: Sequence[CpuJob], *, deadline_s: float = 0.0) -> list[CpuRun]:
+        runs = []
+        for job in jobs:
+            with np.errstate(all="ignore"):
+                made = binary(job.buffers["x0"], job.buffers["x1"])
+            found = made if isinstance(made, tuple) else ()
+            runs.append(CpuRun({} if found else {"y": made}, found, None, 0.0))
+        return runs
+
+
+def _judge(original: Kernel, candidate: Kernel, seed: int = 3) -> Failure | None:
+    def built(kernel: Kernel) -> Any:
+        return SimpleNamespace(extra=kernel, launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)])
+
+    runs = MixedMagnitudes(_spec("float", "float"), _Machine(), built(original), original)  # type: ignore[arg-type]
+    runs.draw(random.Random(seed))
+    return runs.judge(built(candidate))
+
+
+def _gated(g: Any, u: Any) -> Any:
+    return g / (1 + np.exp(-g)) * u
+
+
+WRONG: dict[str, tuple[Kernel, Kernel]] = {
+    "overflows on the way": (_gated, lambda g, u: g * u / (1 + np.exp(-g))),
+    "counts as zero": (_gated, lambda g, u: np.where(g < -18, 0, _gated(g, u))),
+    "cancels": (_gated, lambda g, u: (g / 2 + g / 2 * np.tanh(g / 2)) * u),
+    "a factor that is folded first": (
+        lambda x, w: x / np.sqrt(np.mean(x * x) + x.dtype.type(1e-6)) * w,
+        lambda x, w: x * (w / np.sqrt(np.mean(x * x) + x.dtype.type(1e-6))),
+    ),
+    "squares": (lambda x, u: np.abs(x) * 2, lambda x, u: np.sqrt(x * x) * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_is_refused_at_every_seed(name: str) -> None:
+    for seed in range(5):
+        failure = _judge(*WRONG[name], seed)
+        assert failure is not None
+        assert "huge" in failure.reason
+        assert failure.argument == "y"
+
+
+HONEST: dict[str, tuple[Kernel, Kernel]] = {
+    "a reciprocal": (_gated, lambda g, u: g * (1 / (1 + np.exp(-g))) * u),
+    "a sum in another order": (lambda x, w: x + w.sum(), lambda x, w: x + np.add.accumulate(w)[-1]),
+    "terms in another order": (
+        lambda x, w: np.stack([np.add.accumulate((x * w).reshape(64, 64), axis=1)[:, -1]] * 64, 1).ravel(),
+        lambda x, w: np.stack([(x * w).reshape(64, 4, 16).sum(axis=2, dtype=x.dtype).sum(axis=1, dtype=x.dtype)] * 64, 1).ravel(),
+    ),
+    "where the original overflows itself": (lambda x, w: np.sqrt(x * x) * w, lambda x, w: np.abs(x) * w),
+    "where the original cancels": (lambda x, w: (x + w) - w, lambda x, w: x),
+    "an exponential for a tangent": (
+        lambda x, w: np.tanh(x) * w,
+        lambda x, w: np.where(x > 9, 1, (np.exp(2 * np.minimum(x, 9)) - 1) / (np.exp(2 * np.minimum(x, 9)) + 1)).astype(x.dtype) * w,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_is_accepted_at_every_seed(name: str) -> None:
+    for seed in range(5):
+        assert _judge(*HONEST[name], seed) is None
+
+
+def test_a_fault_of_the_candidate_is_one_and_a_late_end_is_none() -> None:
+    failure = _judge(_gated, lambda g, u: (Finding("out_of_bounds", "reads x0[9000]"),))
+    assert failure is not None
+    assert failure.reason.startswith("reads x0[9000] (with '")
+    assert _judge(_gated, lambda g, u: (Finding("timeout", "did not end"),)) is None
+
+
+def test_each_input_is_huge_beside_others_of_one_magnitude() -> None:
+    found = mixes(_spec("float", "half"), random.Random(1))
+    assert [dict(mix) for mix in found] == [
+        {"x0": HUGE, "x1": SPREAD}, {"x0": HUGE, "x1": SMALL}, {"x0": SPREAD, "x1": HUGE}, {"x0": SMALL, "x1": HUGE},
+    ]  # fmt: skip
+    assert len(mixes(_spec(*["float"] * 9), random.Random(1))) == MOST
+    assert [dict(mix) for mix in mixes(_spec("float"), random.Random(1))] == [{"x0": HUGE}]
+    assert mixes(_spec("float", fill=Fill("uniform")), random.Random(1)) == ()  # its range says what the inputs are
+    assert mixes(_spec("int"), random.Random(1)) == ()
+
+
+@pytest.mark.parametrize(("name", "storage"), [("float", np.float32), ("half", np.float16), ("double", np.float64)])
+def test_huge_values_are_finite_and_signs_stay(name: str, storage: type) -> None:
+    spec = _spec(name, name)
+    old = np.random.default_rng(1).standard_normal(N).astype(storage)
+    made = mixed(spec, {"x0": old, "x1": old}, {"x0": HUGE, "x1": SPREAD}, 7)
+    assert np.isfinite(made["x0"]).all()
+    assert np.abs(made["x0"]).max() > np.finfo(storage).max ** 0.99
+    smaller = mixed(spec, {"x0": old, "x1": old}, {"x0": HUGE, "x1": SPREAD}, 7, 8.0)
+    assert (smaller["x1"] == made["x1"]).all()
+    assert np.allclose(smaller["x0"].astype(np.float64) * 8, made["x0"].astype(np.float64), rtol=2e-3)
+    assert (np.sign(made["x0"]) == np.sign(old)).all()
+    assert 2**6 < np.abs(made["x1"]).max() < 2**7
+    assert np.abs(made["x1"]).min() >= 2**-7.01
