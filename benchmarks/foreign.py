@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
-from engine.commands.init import REJECTS  # noqa: E402
+from engine.commands.init import REJECTS, UNPREDICTED  # noqa: E402
 from engine.run.spec_writing import with_lines  # noqa: E402
 
 SCHEMA = "optiml.foreign/1"
@@ -94,7 +94,8 @@ def examine(kernel: Foreign, checkouts: Path) -> Row:
     row = Row(kernel, "refused", "", draft, 0.0)
     missing = [line.removeprefix("missing: ") for line in said.splitlines() if line.startswith("missing: ")]
     refused = [line.removeprefix(REJECTS) for line in said.splitlines() if line.startswith(REJECTS)]
-    if code == 0 and draft:
+    valid = code == 0 or any(line.startswith(UNPREDICTED) for line in said.splitlines())
+    if valid and draft:
         row = replace(row, state="as drafted")
     elif refused:
         row = replace(row, reason=refused[0])

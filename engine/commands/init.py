@@ -24,11 +24,12 @@ from engine.spec.gaps import assumptions, lines_of, proposal
 if TYPE_CHECKING:
     from engine.spec.draft import Draft
 
+UNPREDICTED = "the draft is valid; optimize refuses a search of it without a GPU: "  # benchmarks/foreign.py reads it
 REJECTS = "optimize rejects this draft: "  # benchmarks/foreign.py reads it
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 for a draft that `optimize` takes, 1 for one with gaps or that is refused. Raises UsageError, SourceError, SpecError."""
+    """Exit code 0 for a draft that `optimize` takes here, else 1. Raises UsageError, SourceError, SpecError."""
     (target,) = parse_targets([arguments.file], arguments.kernel)
     if target.file.is_dir():
         raise UsageError("is a folder", target.shown, "name one .cu file")
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         live.phase("validating the draft")
         refused, unpredicted = _refusal(maker, target, name, made) if validate and not made.missing else ("", "")
     if unpredicted:
-        notes = (*notes, f"the draft is valid, and a search of it needs a GPU: {unpredicted}")
+        notes = (*notes, f"{UNPREDICTED}{unpredicted}")
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]
     path = write_spec(target.file, made.spec.kernel, made.text, form) if arguments.write else None
     if arguments.format == "json":
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             "optiml.init/1", file=target.shown, kernel=name, text=made.text, missing=gaps, refused=refused,
             assumed=assumptions(made.text), notes=notes, validated=validate, written=path,
         )  # fmt: skip
-        return 1 if made.missing or refused else 0
+        return 1 if made.missing or refused or unpredicted else 0
     for note in notes:
         print(note, file=sys.stderr)
     if path is not None:
@@ -74,10 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{REJECTS}{refused}", file=sys.stderr)
     elif there:
         print(f"not validated: {there} has a spec of '{name}' already, which 'optiml optimize' takes", file=sys.stderr)
+    elif unpredicted:
+        print(f"on a machine with a GPU run 'optiml optimize {target.shown}'", file=sys.stderr)
     elif not made.missing:
         check = "not run (--static); " if arguments.static else ""
         print(f"{check}check what is marked as assumed, then run 'optiml optimize {target.shown}'", file=sys.stderr)
-    return 1 if made.missing or refused else 0
+    return 1 if made.missing or refused or unpredicted else 0
 
 
 def _kernel(target: Target) -> str:

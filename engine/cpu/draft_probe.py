@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _MAX_TRIAL_S, _MAX_COUNT_S = 5.0, 3.0
-_MAX_S, _MAX_ROLES_S = (
-    15.0,
-    5.0,
-)  # after which no trial begins, of how far a kernel reaches and of roles: a person waits for the draft
+# After which no trial begins, of how far a kernel reaches, and of roles: a person waits for the draft.
+_MAX_S, _MAX_ROLES_S = 15.0, 5.0
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
@@ -88,6 +86,8 @@ class CpuProbe:
         self._binary = machine.build(sliced.text, spec.file, spec, [expression])
         self._spent_s = self._spent_on_roles_s = 0.0
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
+        self._seen: dict[tuple[tuple[tuple[str, int], ...], int], dict[str, int]] = {}
+        self._roles: dict[tuple[tuple[str, int], ...], dict[str, Role]] = {}
         self._ended: dict[tuple[tuple[str, int], ...], str] = {}  # trials that ended early, with why
 
     def touched(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -107,9 +107,15 @@ class CpuProbe:
 
         "in": it writes nothing there; "out": it writes all of it, each element before it reads it; else "inout".
         """
-        length = self._lengths.get(trial_key(sizes))
+        length = self._lengths.get(key := trial_key(sizes))
+        if key in self._roles:
+            return self._roles[key]
         if length is None or self._spent_on_roles_s > _MAX_ROLES_S:
             return {}
+        found = self._roles[key] = self._roles_in(sizes, length)
+        return found
+
+    def _roles_in(self, sizes: Mapping[str, int], length: int) -> dict[str, Role]:
         watch = _Watch()
         done = self._run(sizes, length, 0, first_contents=False)
         self._spent_on_roles_s += watch.spent_s()
@@ -213,6 +219,13 @@ class CpuProbe:
         return sum(site.requests for kernel in done.counts.kernels for site in kernel.sites) * 32.0
 
     def _reached(self, sizes: Mapping[str, int], whole: int) -> dict[str, int]:
+        """As `touched`, of runs that are made once: a draft that is made again asks for the same ones when no time may be left."""
+        key = (trial_key(sizes), whole)
+        if key not in self._seen:
+            self._seen[key] = self._tried(sizes, whole)
+        return self._seen[key]
+
+    def _tried(self, sizes: Mapping[str, int], whole: int) -> dict[str, int]:
         most, product = max(sizes.values(), default=0), math.prod(sizes.values())
         least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
         ended = ""
@@ -258,4 +271,6 @@ def _roomy(argument: Argument, length: int, whole: int) -> Argument:
     if argument.role == "scalar":
         return argument
     fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", str(whole))
+    if argument.fill.kind == "offsets":  # every segment as long as it may be
+        fill = replace(argument.fill, low=f"({argument.fill.high}) - 1")
     return replace(argument, size=str(length), fill=fill)

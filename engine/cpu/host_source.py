@@ -10,7 +10,7 @@ from tree_sitter import Language, Node, Parser
 
 from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cpu.jobs import Unsupported
-from engine.cuda.parse import readable
+from engine.cuda.readable_text import readable
 
 _SKIPPED = re.compile(
     r"//(?:\\\r?\n|[^\n])*"

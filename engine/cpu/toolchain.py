@@ -48,6 +48,8 @@ class Toolchain:
         if self.kind == "gcc":
             # A float4 that is copied stays one access of 16 bytes.
             flags += ["-fno-tree-sra", "-fno-ipa-sra"]
+            # nvcc takes a name that changes its meaning in a class; GCC does so only when told.
+            flags.append("-fpermissive")
         return tuple(flags)
 
     @property

@@ -135,6 +135,9 @@ class HostScope:
         if definition.value is None and not is_dim3:
             raise self.fail(node, f"'{name}' has no value before it")
         if definition.value is None:
+            between = self.unit.data[definition.statement.end : node.start_byte].decode("utf-8", "replace")
+            if not fields and re.search(rf"[(,]\s*&?\s*{re.escape(name)}\s*[,)]", between):
+                raise self.fail(node, f"'{name}' gets its value in a function that it is passed to")
             base: list[arith.Number] = [1, 1, 1]
         elif definition.value.type in ("argument_list", "initializer_list"):
             parts = uncommented(definition.value)
@@ -194,7 +197,7 @@ class HostScope:
             parts = [node.child_by_field_name(f) for f in ("condition", "consequence", "alternative")]
             if all(parts):
                 condition, then, otherwise = (p for p in parts if p is not None)
-                chosen = then if arith.evaluate(self._expanded(condition), {}) else otherwise
+                chosen = then if self.number(condition) else otherwise
                 return f"({self._expanded(chosen)})"
         if kind == "cast_expression":
             value, target = node.child_by_field_name("value"), node.child_by_field_name("type")

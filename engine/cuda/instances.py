@@ -1,66 +1,243 @@
-"""The template arguments that a program launches a kernel with, through host templates that it instantiates or calls."""
+"""The template arguments that a program launches a kernel with: followed through the host's code up to one that is concrete.
+
+What stands in a launch's `<…>` may be a template's parameter, a local `using` or `constexpr`, or a name that a dispatch macro
+defines; a host template gets its own from explicit instantiations, from calls, and from macros that make these.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
-from engine.cuda.kernel import Function
-from engine.cuda.launch import sites
-from engine.cuda.parse import parse
+from engine.cuda.kernel import Function, LaunchSite
+from engine.cuda.launch_reading import closing, readable_sites
+from engine.cuda.macros import function_macros
+from engine.cuda.parse import parse, text, walk
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
 from engine.model import Program
 
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_MOST_TEXT = 300  # characters of a list of template arguments
-_MOST_HOSTS = 3  # templates that call each other
+_MOST_STEPS = 12  # of names replaced by what they stand for, and of templates that call each other
+_MOST_TEXT = 1_000  # characters of template arguments: names that each use the one before twice double them
+_MOST_MACROS = 4  # macros that call each other
+_MOST_FOUND = 200  # instances of one kernel that are looked at
+_NAMED = ("class_specifier", "struct_specifier", "enum_specifier", "alias_declaration", "type_definition")
+_TYPE_DISPATCH = re.compile(
+    r"\b\w*DISPATCH\w*\s*\("
+)  # PyTorch's and their like define `scalar_t`, in headers of others
+_ACCUMULATED = re.compile(
+    r"(?:typename\s+)?(?:at::)?acc_type\s*<\s*(float|double|(?:at::|c10::)\w+)\s*,\s*\w+\s*>(?:::type)?"
+)
+_MACRO_CALL = r"(?<![\w#])({})\s*\("
 
 
-def launched_instances(program: Program, kernel: str) -> Iterator[str]:
-    """The template arguments at each launch, as text; a host template's own parameters replaced by what it is used with."""
+@dataclass(frozen=True)
+class Instance:
+    """Template arguments of a launch, and where they come from. `chained`: the launch itself names others."""
+
+    arguments: str
+    where: str  # path:line
+    site: LaunchSite
+    chained: bool = False
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where template arguments are written: the names known there are those of the functions around it, and of the text before it."""
+
+    path: str
+    at: int  # byte
+
+
+def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
+    """The template arguments at each launch, as far as the text shows; names that stay are in no function's own."""
     try:
-        found = sites(program, kernel)
+        found = readable_sites(program, kernel)
     except SourceError:
         return
     for site in found:
-        if not site.template_args:
-            continue
-        path = next((p for p in program.files if site in parse(program.files[p], p).launches), program.kernel_file)
-        hosts = [f for f in parse(program.files[path], path).functions if _around(f, site.span.start)]
-        yield from _instances(program, site.template_args, hosts, _MOST_HOSTS)
+        if site.template_args:
+            where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
+            plain = _COMMENT.sub(" ", site.template_args)
+            for arguments, origin in _followed(program, plain, place, where, _MOST_STEPS):
+                yield Instance(_squeezed(arguments), origin, site, _squeezed(arguments) != _squeezed(plain))
 
 
-def _instances(program: Program, arguments: str, hosts: list[Function], depth: int) -> Iterator[str]:
-    own = [p.partition("=")[0].replace("...", " ").split()[-1] for host in hosts for p in host.template_parameters]
-    if not {*own} & {*_NAME.findall(arguments)}:
-        yield arguments
+def qualified(program: Program, arguments: str) -> str:
+    """The arguments with the namespaces of the program's own classes, constants and functions, as the file's end has to write them."""
+    spaces = _spaces(program)
+    return _NAME.sub(lambda m: f"{spaces[m[0]]}::{m[0]}" if spaces.get(m[0]) else m[0], arguments)
+
+
+def defined_names(program: Program) -> frozenset[str]:
+    """The names of the program's own classes, aliases, constants and functions."""
+    return frozenset(_spaces(program))
+
+
+def _start(program: Program, site: LaunchSite) -> int:
+    """Where a launch's template arguments stand: at the launch, or where its pointer gets its value."""
+    data = program.files[site.path]
+    before = data.rfind(site.template_args.encode(), 0, site.span.end)
+    return site.span.start if before < 0 else before
+
+
+def _followed(program: Program, arguments: str, place: _Place, where: str, steps: int) -> Iterator[tuple[str, str]]:
+    data = program.files[place.path]
+    hosts = [f for f in parse(data, place.path).functions if f.qualifier != "global" and _around(f, place.at)]
+    own = {name for host in hosts for name in _own(host)}
+    done: set[str] = set()  # `using Traits = Traits<T>`: what is inside is another one
+    for _ in range(_MOST_STEPS):
+        open_ = [n for n in dict.fromkeys(_NAME.findall(arguments)) if n not in own | done]
+        values = {n: v for n in open_ if (v := _local(program, n, place, hosts)) is not None}
+        if not values or len(arguments) > _MOST_TEXT:
+            break
+        done |= {n for n, v in values.items() if n in _NAME.findall(v)}
+        arguments = _replaced(arguments, values)
+    if not own & {*_NAME.findall(arguments)}:
+        yield arguments, where
         return
-    host = hosts[-1]  # the innermost: a lambda is none
-    if depth == 0 or len(host.template_parameters) != len(own):
+    host = next((f for f in reversed(hosts) if f.template_parameters), None)
+    if host is None or steps == 0:
         return
+    for given, origin, caller in _uses(program, host):
+        bound = _bound(host, given)
+        if bound is not None:
+            text_ = _replaced(arguments, bound)
+            line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
+            yield from _followed(program, text_, origin, line, steps - 1) if caller else iter(((text_, line),))
+
+
+def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> str | None:
+    """What a name stands for that the functions around a place define before it, themselves or by a dispatch macro; else None."""
+    start = min([f.body.start for f in hosts], default=place.at)
+    before = program.files[place.path][start : place.at].decode("utf-8", "replace")
+    before = _COMMENT.sub(" ", before)
+    patterns = (
+        rf"\busing\s+{name}\s*=\s*([^;]+);",
+        rf"\bconstexpr\s+(?:static\s+)?(?:auto|[\w:]+)\s+{name}\s*=\s*([^;]+);",
+        rf"\bconst\s+(?:bool|int|unsigned|size_t)\s+{name}\s*=\s*(\w+)\s*;",
+    )
+    for pattern in patterns:
+        if found := re.findall(pattern, before):
+            return str(found[-1]).strip()
+    return _dispatched(program, name, before)
+
+
+def _dispatched(program: Program, name: str, before: str) -> str | None:
+    """The first value that a macro around a place gives a name: `SWITCH(x, NAME, …)` with `constexpr bool NAME = true;` in it."""
     for path, data in program.files.items():
-        written = _COMMENT.sub(" ", data.decode("utf-8", "replace"))
-        for match in re.finditer(rf"(?<![\w.])(?:template\b[^;{{}}()=]*?\b)?{re.escape(host.name)}\s*<", written):
-            given = _list(written, match.end())
-            if given is None or not re.match(r">\s*\(", written[match.end() + len(given) :]):
+        for macro, definitions in function_macros(data, path).items() if path.rpartition(".")[2] != "toml" else ():
+            for parameters, body in definitions:
+                if not re.search(r"\b(?:using|constexpr|typedef)\b", body):
+                    continue
+                for call in reversed(list(re.finditer(_MACRO_CALL.format(re.escape(macro)), before))):
+                    given = _arguments(before, call.end(), len(parameters))
+                    expanded = _expanded(body, parameters, given)
+                    found = re.search(
+                        rf"\b(?:using\s+{name}|constexpr\s+(?:static\s+)?[\w:]+\s+{name})\s*=\s*([^;]+);", expanded
+                    ) or re.search(rf"\btypedef\s+([^;]+?)\s+{name}\s*;", expanded)
+                    if found:
+                        return found[1].strip()
+    return "float" if name == "scalar_t" and _TYPE_DISPATCH.search(before) else None
+
+
+def _arguments(written: str, start: int, most: int) -> list[str]:
+    """The first arguments of a macro's call that begin at `start`, as far as the text goes."""
+    parts, depth, current = list[str](), 0, ""
+    for char in written[start:]:
+        if depth == 0 and (char == ")" or len(parts) >= most):
+            break
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += char
+    return [*parts, current.strip()]
+
+
+def _expanded(body: str, parameters: tuple[str, ...], given: list[str]) -> str:
+    """A macro's text with its arguments put in; what it passes through as a whole stays out."""
+    values = {p: given[k] for k, p in enumerate(parameters) if p != "..." and k < len(given)}
+    put = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: values.get(m[0], m[0]), body)
+    return re.sub(r"\s*##\s*", "", put)
+
+
+def _uses(program: Program, host: Function) -> Iterator[tuple[list[str], _Place, bool]]:
+    """The template arguments that a host template is used with, the place of each, and whether a function is around it."""
+    named = re.compile(rf"(?<![\w.]){re.escape(host.name)}\s*<")
+    count = 0
+    for path, data in program.files.items():
+        written = data.decode("latin-1")
+        if path.endswith(".toml") or host.name not in written:
+            continue
+        plain = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), written)
+        plain = re.sub(r"\\(?=\r?\n)", " ", plain)  # as in the text of a macro
+        for match in named.finditer(plain):
+            close = closing(plain, match.end())
+            if close < 0 or not re.match(r">\s*[(,;)&]", plain[close : close + 20]):
                 continue
-            values = split_arguments(given)
-            if len(values) == len(own):
-                bound = dict(zip(own, values, strict=True))
-                # Of a call in another template only that one's arguments are known.
-                callers = [
-                    f
-                    for f in (parse(data, path).functions if not match[0].startswith("template") else ())
-                    if f.template_parameters and f.name != host.name and _calls(f, data, match[0], given)
-                ]
-                text = _replaced(arguments, bound)
-                yield from _instances(program, text, callers[:1], depth - 1) if callers else iter((text,))
+            count += 1
+            if count > _MOST_FOUND:
+                return
+            given = split_arguments(plain[match.end() : close])
+            macro = _macro_around(written, match.start())
+            if macro is None:
+                functions = [f for f in parse(data, path).functions if _around(f, match.start())]
+                yield given, _Place(path, match.start()), bool(functions)
+                continue
+            yield from _by_macro(program, macro, given)
 
 
-def _calls(function: Function, data: bytes, opened: str, given: str) -> bool:
-    return f"{opened}{given}>".encode() in data[function.body.start : function.body.end]
+def _macro_around(written: str, at: int) -> tuple[str, tuple[str, ...]] | None:
+    """The macro in whose text a place is: its name and parameters; None where it is in none."""
+    start = written.rfind("\n", 0, at) + 1
+    while start > 1 and written[:start].rstrip("\r\n").endswith("\\"):
+        start = written.rfind("\n", 0, start - 1) + 1
+    found = re.match(r"[ \t]*#[ \t]*define[ \t]+(\w+)\(([^()]*)\)", written[start:at].replace("\\\n", " "))
+    return (found[1], tuple(p.strip() for p in found[2].split(","))) if found else None
+
+
+def _by_macro(
+    program: Program, macro: tuple[str, tuple[str, ...]], given: list[str], depth: int = _MOST_MACROS
+) -> Iterator[tuple[list[str], _Place, bool]]:
+    """The uses of a template that calls of a macro make, whose text has the arguments `given`."""
+    name, parameters = macro
+    for path, data in program.files.items():
+        written = data.decode("latin-1")
+        for call in re.finditer(_MACRO_CALL.format(re.escape(name)), written):
+            if re.search(r"#[ \t]*(?:define|undef)[ \t]+$", written[: call.start()][-40:]):
+                continue
+            passed = _arguments(written, call.end(), len(parameters))
+            expanded = [_expanded(g, parameters, passed) for g in given]
+            outer = _macro_around(written, call.start())
+            if outer is not None:
+                if depth > 1 and outer[0] != name:
+                    yield from _by_macro(program, outer, expanded, depth - 1)
+                continue
+            around = any(_around(f, call.start()) for f in parse(data, path).functions)
+            yield expanded, _Place(path, call.start()), around
+
+
+def _bound(host: Function, given: list[str]) -> dict[str, str] | None:
+    """A host template's parameters with what they are given, or their defaults; None where one has neither."""
+    bound: dict[str, str] = {}
+    for at, parameter in enumerate(host.template_parameters):
+        head, _, default = parameter.partition("=")
+        if "..." in head:
+            continue
+        value = given[at] if at < len(given) else default.strip()
+        if value:
+            bound[head.split()[-1]] = value
+    return bound if len(given) <= len(host.template_parameters) else None
+
+
+def _own(host: Function) -> list[str]:
+    return [p.partition("=")[0].replace("...", " ").split()[-1] for p in host.template_parameters]
 
 
 def _around(function: Function, at: int) -> bool:
@@ -71,13 +248,49 @@ def _replaced(text: str, bound: Mapping[str, str]) -> str:
     return _NAME.sub(lambda m: bound.get(m[0], m[0]), text)
 
 
-def _list(text: str, start: int) -> str | None:
-    """The text up to the bracket that closes the list of template arguments which begins here."""
-    depth = 1
-    for at in range(start, min(len(text), start + _MOST_TEXT)):
-        depth += {"<": 1, ">": -1}.get(text[at], 0)
-        if text[at] in ";{}":
+def _squeezed(text: str) -> str:
+    plain = _ACCUMULATED.sub(lambda m: "double" if m[1] == "double" else "float", text)
+    return re.sub(r"\s+", " ", plain).strip()
+
+
+def _spaces(program: Program) -> dict[str, str]:
+    """The namespace of each name that the program defines outside of functions and classes, "" for none; the first counts."""
+    found: dict[str, str] = {}
+    for path, data in program.files.items():
+        for name, space in _defined(data, path) if not path.endswith(".toml") else ():
+            found.setdefault(name, space)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _defined(data: bytes, path: str) -> tuple[tuple[str, str], ...]:
+    unit = parse(data, path)
+    found = [(f.name, f.qualified.rpartition("::")[0]) for f in unit.functions if "::" not in f.name]
+    for node in walk(unit.root):
+        if node.type in _NAMED:
+            name = node.child_by_field_name("name") or node.child_by_field_name("declarator")
+            if name is not None and (space := _space(node)) is not None and text(name).isidentifier():
+                found.append((text(name), space))
+        elif node.type == "enumerator" and (name := node.child_by_field_name("name")) is not None:
+            above = node.parent.parent if node.parent is not None else None
+            if (
+                above is not None
+                and not any(c.type == "class" for c in above.children)
+                and (space := _space(above)) is not None
+            ):
+                found.append((text(name), space))
+    found += [(name, "") for name in (*unit.constants, *unit.macros) if name not in dict(found)]
+    return tuple(found)
+
+
+def _space(node: object) -> str | None:
+    """The namespaces around a definition; None inside of a function or a class."""
+    names: list[str] = []
+    above = getattr(node, "parent", None)
+    while above is not None:
+        if above.type in ("function_definition", "class_specifier", "struct_specifier", "field_declaration_list"):
             return None
-        if depth == 0:
-            return text[start:at]
-    return None
+        if above.type == "namespace_definition" and (name := above.child_by_field_name("name")) is not None:
+            names.append(text(name))
+        above = above.parent
+    return "::".join(reversed(names))

@@ -12,11 +12,12 @@ from engine.cuda.definitions import declarators
 from engine.cuda.host_definitions import Definition
 from engine.cuda.host_scope import HostScope
 from engine.cuda.kernel import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
-from engine.cuda.parse import has_launch, parse, text, walk
+from engine.cuda.parse import parse, text, walk
+from engine.cuda.readable_text import has_launch
 from engine.errors import SourceError
 from engine.model import Program
 
-_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+LAUNCH_FILES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
 _ASKING = re.compile(r"cudaFunc(?:Set|Get)|cudaOccupancy|cuFunc|cuOccupancy|hipFunc")  # use a kernel, launch none
 
 
@@ -44,13 +45,13 @@ def sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
     return tuple(
         site
         for path, data in program.files.items()
-        if path.endswith(_SOURCES) and has_launch(data) and not _has_its_own(program, path, plain)
+        if path.endswith(LAUNCH_FILES) and has_launch(data) and not has_its_own(program, path, plain)
         for site in parse(data, path).launches
         if site.kernel.rpartition("::")[2] == plain
     )
 
 
-def _has_its_own(program: Program, path: str, kernel: str) -> bool:
+def has_its_own(program: Program, path: str, kernel: str) -> bool:
     """Whether a file beside the kernel's defines a kernel of that name too: what it launches is that one."""
     if path == program.kernel_file:
         return False
@@ -137,7 +138,7 @@ def hidden_launch(program: Program, kernel: str) -> str:
     name = kernel.rpartition("::")[2]
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for path, data in program.files.items():
-        if not path.endswith(_SOURCES) or not word.search(data) or _has_its_own(program, path, name):
+        if not path.endswith(LAUNCH_FILES) or not word.search(data) or has_its_own(program, path, name):
             continue
         unit = parse(data, path)
         for match in word.finditer(data):
@@ -278,7 +279,10 @@ def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, 
     except SourceError:
         return ()
     kernels = {
-        k.name: k for path, data in program.files.items() if path.endswith(_SOURCES) for k in parse(data, path).kernels
+        k.name: k
+        for path, data in program.files.items()
+        if path.endswith(LAUNCH_FILES)
+        for k in parse(data, path).kernels
     }
     kernel = kernels.get(site.kernel.rpartition("::")[2])
     found = []
@@ -307,6 +311,6 @@ def _all_launched(program: Program) -> set[str]:
     return {
         site.kernel
         for path, data in program.files.items()
-        if path.endswith(_SOURCES) and has_launch(data)
+        if path.endswith(LAUNCH_FILES) and has_launch(data)
         for site in parse(data, path).launches
     }

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from engine.cuda.parse import has_launch, parse
+from engine.cuda.parse import parse
+from engine.cuda.readable_text import has_launch
 from engine.cuda.standins import is_standin, standin
 from engine.errors import SourceError, UsageError
 from engine.model import Program
@@ -22,6 +23,7 @@ _MAX_BYTES = 2 << 20
 _MAX_FILES = 5_000
 _MAX_ENTRIES = 100_000  # of folders, whatever they are: a tree of empty folders must end too
 _MAX_HEADERS = 1_000
+_MOST_INCLUDERS = 8  # of a header's, where its templates are instantiated. Ours.
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)', re.M)
 
 
@@ -118,6 +120,24 @@ def including_files(root: Path, names: Iterable[str]) -> dict[str, bytes]:
             if any((m[1] or m[2]).rpartition(b"/")[2] in wanted for m in _INCLUDE.finditer(data)):
                 found[path] = data
     return found
+
+
+def with_includers(program: Program, root: Path) -> Program:
+    """The program of a header's kernels with some files that include the header: what instantiates its templates."""
+    main = program.kernel_file
+    if main.endswith(".cu"):
+        return program
+    found = including_files(root, [posixpath.basename(main)])
+    more = {path: data for path, data in found.items() if path not in program.files and _is_text(data)}
+    nearest = sorted(more, key=lambda path: (-len(posixpath.commonpath([path, main])), path))[:_MOST_INCLUDERS]
+    return Program({**program.files, **{path: more[path] for path in nearest}}, main)
+
+
+def _is_text(data: bytes) -> bool:
+    with contextlib.suppress(SourceError):
+        parse(data)
+        return True
+    return False
 
 
 def _above(name: str, quoted: bool, includer: str) -> Iterator[str]:
@@ -227,6 +247,10 @@ def _launching(
         + b"|".join(map(re.escape, names))
         + rb")\s*(?:<[^;{}<]{0,400}(?:<[^;{}]{0,200}>[^;{}<]{0,200})?>\s*)?<<\s*<"
     )
+    # `auto kernel = name<…>;` and `launch(name<…>, …)`: what launches by a pointer or a helper.
+    handed = re.compile(
+        rb"(?:[=(]|\*\))\s*&?\s*(?:\w+::)*(" + b"|".join(map(re.escape, names)) + rb")\s*(?:<[^;{}]{0,600}>)?\s*[;,)]"
+    )
     here = {match[1] for text in around.values() for match in launch.finditer(text)}
     for path in source_files(root):
         try:
@@ -234,9 +258,10 @@ def _launching(
             data = _text_with_launch(root, path, status.st_mtime_ns, status.st_size)
         except (OSError, SourceError):
             continue
-        if data is None or not launch.search(data):
+        found = {match[1] for pattern in (launch, handed) for match in pattern.finditer(data or b"")}
+        if data is None or not found:
             continue
-        if {match[1] for match in launch.finditer(data)} - _other_kernels(root, path, data, main, here):
+        if found - _other_kernels(root, path, data, main, here):
             yield path, data
 
 
@@ -244,7 +269,7 @@ def _launching(
 def _text_with_launch(root: Path, path: str, modified_ns: int, size: int) -> bytes | None:
     """The bytes of a file that launches something, else None; read once while it stays as it is: each kernel asks for every file."""
     data = read_below(root, path)
-    return data if data is not None and has_launch(data) else None
+    return data if data is not None and (has_launch(data) or b"cudaLaunch" in data) else None
 
 
 def _other_kernels(root: Path, path: str, data: bytes, main: str, here: set[bytes]) -> set[bytes]:

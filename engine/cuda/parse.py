@@ -13,7 +13,6 @@ import tree_sitter_cuda
 from tree_sitter import Node
 
 from engine.cuda.clock import tick
-from engine.cuda.items import past_call, tokens_of
 from engine.cuda.kernel import (
     Function,
     Kernel,
@@ -23,6 +22,7 @@ from engine.cuda.kernel import (
     Span,
     Unit,
 )
+from engine.cuda.readable_text import HEAD_ATTRIBUTES, has_launch, readable
 from engine.errors import SourceError
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_cuda.language())
@@ -33,10 +33,6 @@ _MAX_BYTES = 16 << 20
 _MOST_DEPTH = 250
 _MOST_ERRORS = 512  # files of which it is kept
 _errors: OrderedDict[tuple[bytes, str], tuple[Span, ...]] = OrderedDict()
-# A launch as some write it and the grammar does not know it: `k<< <g, b>> >(x)`, `k<<<g, {x, y}>>>(x)`.
-_LAUNCH = re.compile(rb"<<(\s*)<([^;]{0,600}?)>>(\s*)>(?=\s*\()")
-# Attributes of a kernel that the grammar reads as a variable of that name.
-_HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
 _CALLS = frozenset({"call_expression"})
 _CONTAINERS = frozenset(
     {
@@ -143,47 +139,6 @@ def parse(data: bytes, path: str = "") -> Unit:
         bom=data.startswith(_BOM),
         root=root,
     )
-
-
-def has_launch(data: bytes) -> bool:
-    """Whether the text may launch a kernel with `<<<`."""
-    return re.search(rb"<<\s*<", data) is not None
-
-
-def readable(data: bytes) -> bytes:
-    """The text with launches and attributes of kernels as the grammar knows them, every other byte where it was."""
-    if _HEAD_ATTRIBUTES.search(data):
-        data = _plain_attributes(data)
-    return _LAUNCH.sub(_plain_launch, data) if has_launch(data) else data
-
-
-def _plain_attributes(data: bytes) -> bytes:
-    """The text with `__maxnreg__(64)` and its like in code as one more `__global__`, which may stand wherever they do."""
-    written = data.decode("utf-8", "replace")
-    tokens = tokens_of(written)
-    out: list[str] = []
-    at = 0
-    for index, token in enumerate(tokens):
-        if token.kind != "name" or not _HEAD_ATTRIBUTES.fullmatch(token.text.encode()):
-            continue
-        name, end = len("__global__"), tokens[past_call(tokens, index)].end
-        behind = written[token.start + name : end]
-        out += [written[at : token.start], "__global__"]
-        out += [c if c in "\r\n" else " " * len(c.encode()) for c in behind]
-        at = end
-    return "".join([*out, written[at:]]).encode()
-
-
-def _plain_launch(match: re.Match[bytes]) -> bytes:
-    before, inner, after = match.groups()
-    if b"\n" in before + after or not (before or after or b"{" in inner):
-        return match[0]
-    inner = re.sub(rb"(?<=,)(\s*)\{([^{}]*)\}|^(\s*)\{([^{}]*)\}", _bracketed, inner)
-    return b"<<<" + before + inner + after + b">>>"
-
-
-def _bracketed(match: re.Match[bytes]) -> bytes:
-    return match[0].replace(b"{", b"(").replace(b"}", b")")
 
 
 def not_understood(data: bytes, path: str = "") -> tuple[Span, ...]:
@@ -357,7 +312,7 @@ class _Reader:
             else (),
             line=outer.start_point[0] + 1,
             node=node,
-            attributes=frozenset(m[0].decode() for m in _HEAD_ATTRIBUTES.finditer(_without_comments(head))),
+            attributes=frozenset(m[0].decode() for m in HEAD_ATTRIBUTES.finditer(_without_comments(head))),
         )
         self.functions.append(function)
         if has_launch(self.data[body.start_byte : body.end_byte]):

@@ -41,6 +41,10 @@ _RACES = ("race", "barrier_divergence", "deadlock")
 _ACCESSES = ("input_written", "stale_read", "uninitialised")
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
+_ORDER = "with another order of threads"
+_FIX_ORDER = (
+    "fix the kernel: its result depends on the order of its threads (of atomics on floats alone: deterministic = false)"
+)
 _ORIGINAL_DEADLINE_S = 10.0
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
 
@@ -120,7 +124,7 @@ class CpuScreen:
         self._refuse_races()
         problems = self._validate(binary)
         if problems:
-            raise RefusedError("; ".join(problems), where, "correct the spec")
+            raise RefusedError("; ".join(problems), where, _FIX_ORDER if _ORDER in problems[0] else "correct the spec")
         self._admit(built)
         self._runs = SuggestionRuns(
             self._spec, self._machine, built, self._wide, self._secret.launch,
@@ -356,7 +360,7 @@ class CpuScreen:
         for item, run in zip(known, runs, strict=True):
             failure = self._compare(item, run.outputs)
             if failure:
-                return [f"case {failure.case}: with another order of threads, {failure.reason}"]
+                return [f"case {failure.case}: {_ORDER}, {failure.reason}"]
         return []
 
     def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:

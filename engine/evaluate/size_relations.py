@@ -27,7 +27,7 @@ def relations(spec: KernelSpec) -> Relations:
         range_of = used(argument.fill.high)
         if argument.fill.kind == "csr_offsets":
             together.append(sizes[argument.name] | sizes.get(argument.fill.of, frozenset()))
-        elif range_of and argument.fill.kind in ("integers", "sorted", "csr_columns"):
+        elif range_of and argument.fill.kind in ("integers", "sorted", "offsets", "csr_columns"):
             together.append(sizes[argument.name] | range_of)
     return Relations(_joined(together), _joined(list(sizes.values())))
 

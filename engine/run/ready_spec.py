@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.cuda.constants import integers, words
-from engine.cuda.load import load_program
+from engine.cuda.load import load_program, with_includers
 from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError, SpecError, UsageError
 from engine.model import Program
@@ -177,7 +177,7 @@ class SpecMaker:
         if found is not None and form == "comments":
             return self._checked(found, load_program(file, kernels=[base], include=options.include, unit=options.unit))
         program = load_program(file, kernels=[base], include=options.include, unit=options.unit)
-        made, notes = self._probed(program, known, form, file.name)
+        made, notes = self._probed(with_includers(program, self._root), known, form, file.name)
         return made, "drafted", notes
 
     def _checked(self, found: Draft, program: Program) -> tuple[Draft, Source, tuple[str, ...]]:
@@ -239,12 +239,17 @@ class SpecMaker:
         base = split_kernel(kernel)[0]
         program = program.replace({program.kernel_file: with_lines(program.data, program.kernel_file, base, lines)})
         for table in comment_tables(parse(program.data, program.kernel_file)):
-            if split_kernel(table.kernel)[0] in (base, base.rpartition("::")[2]):
+            if _same(split_kernel(table.kernel)[0], base):
                 try:
                     return replace(spec_of(program, table, compile=options), origin="")
                 except SpecError as error:  # the line is one of no file
                     raise SpecError(f"the drafted spec of '{base}' is rejected: {error.what}", path, error.do) from None
         raise SpecError(f"the drafted spec of '{base}' cannot be parsed", path, f"run 'optiml init {path}'")
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names, with all, some or none of their namespaces, are those of one kernel."""
+    return f"::{name}".endswith(f"::{other}") or f"::{other}".endswith(f"::{name}")
 
 
 def _open_gaps(made: Draft, closed: Collection[str]) -> list[Gap]:

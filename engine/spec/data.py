@@ -290,6 +290,11 @@ def _fill(draw: _Draw, argument: Argument, count: int) -> Array:
         return xp.full(count, int(value), dtype.storage)
     if kind == "permutation":
         return _cast(xp.asarray(np.random.default_rng(seed).permutation(count)), dtype)
+    if kind == "offsets":
+        low, high = _range(spec, case, argument, dtype)
+        steps = rng.integers(math.ceil(low), math.ceil(high), count, dtype=xp.int64)
+        steps[:1] = 0
+        return _cast(xp.minimum(xp.cumsum(steps), int(dtype.limits[1])), dtype)
     if kind in ("csr_offsets", "csr_columns"):
         return xp.zeros(count, dtype.storage)  # both are made together, once all sizes are known
     if kind == "integers" or dtype.kind != "float":

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from engine.cuda.aliases import aliases, condition_around
-from engine.cuda.aliasing import shared_buffers
-from engine.cuda.instances import launched_instances
-from engine.cuda.kernel import Kernel, Unit
-from engine.cuda.launch import hidden_launch, sites
+from engine.cuda.kernel import Kernel
+from engine.cuda.launch import hidden_launch
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
-from engine.errors import SourceError, SpecError, UsageError
+from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
+from engine.spec.drafted_callers import note_shared, set_passed
 from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
@@ -24,11 +23,11 @@ from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
 from engine.spec.size_gaps import Reach, constants_gap, no_size, unfilled_constants
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
-from engine.spec.types import template_defaults
+from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -37,6 +36,11 @@ Ended = Callable[[Mapping[str, int]], str]
 
 
 _BLOCK = 256  # threads of a launch that is assumed
+_EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
+_COVERING = "assumed: the size (the end is not touched)"
+_MANY_SIZES = 4  # of which some may be parts of others
+_LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
+_SEGMENT = "per_segment"  # that size where the host names none
 _LAUNCH = "the launch: "
 _ADD = "add launch.grid and launch.block"
 
@@ -61,7 +65,8 @@ class _Way:
     `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
     host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
     `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
-    `shapes`: to check instead of those that follow from the sizes.
+    `shapes`: to check instead of those that follow from the sizes. `segment`: the size that bounds the segments of ragged rows.
+    `kept`: buffers that the kernel reads before it writes them. `turned`: trials give the first size the largest value.
     """
 
     probe: Probe | None = None
@@ -81,6 +86,9 @@ class _Way:
     halvings: int = 0
     rows: tuple[str, ...] = ()
     shapes: tuple[Case, ...] = ()
+    segment: str = ""
+    turned: bool = False
+    kept: frozenset[str] = frozenset()
 
 
 def draft(
@@ -108,7 +116,7 @@ def draft(
     way = _Way(untried=untried, options=options or CompileOptions(), launch=launch)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
-    for find in (_hosts, _launching):
+    for find in (_hosts, _launching, _segments):
         if (found := find(program, made, way)) != way:
             way, made = found, made_by(found)
     if probe is None:
@@ -117,12 +125,15 @@ def draft(
     way = replace(way, probe=probe, moved=moved, roles=roles, ended=ended)
     way = replace(way, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
     made = made_by(way)
-    if not way.tiled and _open(made):
-        # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
-        tiled = replace(way, tiled=True, whole=True)
-        other_made = made_by(tiled)
-        if _open(other_made) < _open(made):
-            way, made = tiled, other_made
+    # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
+    turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
+    many = len(made.spec.check[0].sizes) >= _MANY_SIZES
+    for other in (turned, tiled):
+        if way.tiled or not (_open(made) or (other is turned and many and _loose(made))):
+            continue
+        other_made = made_by(other)
+        if (_open(other_made), _loose(other_made)) < (_open(made), _loose(made)):
+            way, made = other, other_made
     return made if trials is None or made.missing else _tried(made, way, made_by, trials)
 
 
@@ -132,7 +143,12 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
     if problem:
         return _asked(made, problem)
     way = replace(way, positive=positive)
-    failing = trials.failing(made.spec, made.spec.check)
+    failing = dict(trials.failing(made.spec, made.spec.check))
+    if early := {found[1] for said in failing.values() if (found := _EARLY.search(said))}:
+        # Whether it reads what was there depends on its inputs: those of the first trials did not show it.
+        way = replace(way, kept=frozenset(early))
+        made = made_by(way)
+        failing = dict(trials.failing(made.spec, made.spec.check))
     if failing:
         shapes = other_shapes(trials, made.spec, failing)
         if not shapes:
@@ -160,6 +176,19 @@ def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
     return replace(way, hosts=in_grid(program, made.spec)) if any(m.startswith(_LAUNCH) for m in made.missing) else way
 
 
+def _segments(program: Program, made: Draft, way: _Way) -> _Way:
+    """With a size that bounds the segments of ragged rows, where the kernel is given where they begin."""
+    unit = parse(program.data, program.kernel_file)
+    if not any(_holds_offsets(made.spec, name) for name in Usage(unit, unit.kernel(made.spec.kernel)).offsets()):
+        return way
+    named = [n for n in made.spec.time[0].sizes if _LONGEST.match(n)]
+    return replace(way, segment=named[0]) if named else replace(way, segment=_SEGMENT, hosts=(*way.hosts, _SEGMENT))
+
+
+def _holds_offsets(spec: KernelSpec, name: str) -> bool:
+    return any(a.name == name and a.role == "in" and parse_dtype(a.type).kind == "int" for a in spec.arguments)
+
+
 def _launching(program: Program, made: Draft, way: _Way) -> _Way:
     return replace(way, launching=deciding(program, made.spec))
 
@@ -167,6 +196,11 @@ def _launching(program: Program, made: Draft, way: _Way) -> _Way:
 def _open(made: Draft) -> int:
     """How many buffers have no size."""
     return sum(a.role != "scalar" and not a.size for a in made.spec.arguments)
+
+
+def _loose(made: Draft) -> int:
+    """How many buffers have a size that only covers what was touched."""
+    return made.text.count(_COVERING)
 
 
 def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _Way) -> Draft:
@@ -186,12 +220,13 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
         asked = f"what '{condition[:80]}' asks for: the kernel stands behind it; write compile.defines"
         missing.append(Gap(asked, "compile.defines"))
     if not template_args:
-        template_args = _template_arguments(program, unit, kernel, notes, missing)
+        template_args = template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)
     usage.guards |= way.launching
     kinds = ParameterTypes(program, types, kernel, template_args)
     parts = [part for p in kernel.parameters for part in drafted_parts(kinds, p, usage, missing)]
-    _note_shared(program, kernel, parts)
+    note_shared(program, kernel, parts)
+    set_passed(program, kernel, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = _set_strides(parts, way)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
@@ -204,10 +239,19 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
             if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in reach.touched
         ]
     _set_roles(usage, parts, sizes, way)
+    offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
-            _set_extent(part, reach, usage, missing, way.untried)
+            _set_extent(part, reach, usage, missing, way.untried, offsets)
     for part in parts:
+        if way.segment and part.argument.role == "out" and way.segment in re.findall(r"\w+", part.argument.size):
+            # Segments that are shorter than they may be leave the end as it was.
+            part.argument = replace(part.argument, role="inout")
+            part.notes = [*(n for n in part.notes if n not in SAID.values()), KEPT]
+        if way.segment and part.argument.name in offsets:
+            part.argument = replace(part.argument, fill=Fill("offsets", "0", f"{way.segment} + 1"))
+            part.notes.append(f"assumed: where segments begin, each of at most {way.segment}")
+            continue
         _set_fill(part, {p.argument.name: p.argument for p in parts}, reach.tables, usage)
         if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
@@ -215,6 +259,8 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     if constants := unfilled_constants(program, unit, kernel):
         missing.append(Gap(constants_gap(constants)))
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
+    if way.turned:
+        check = ordered_shapes(check, sizes, [p.argument for p in parts])
     unnamed = any("." in gap.key.removeprefix("args.") for gap in missing)  # what a pointer of a struct points to
     if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()) and not unnamed:
         # Of a pointer that is handed on the text shows no end: trials are no proof that nothing is ever written.
@@ -259,14 +305,6 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     return Draft(spec, text, tuple(missing))
 
 
-def _note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
-    """Note for each buffer that a caller passes for another parameter, too."""
-    notes = {part.argument.name: part.notes for part in parts}
-    with suppress(SourceError):
-        for pair in shared_buffers(program, kernel, sites(program, kernel.name)) or ():
-            notes[pair.second].append(f"assumed: a buffer of its own, but {pair.where} passes that of '{pair.first}'")
-
-
 def _split(name: str) -> tuple[str, str]:
     base, _, rest = name.partition("<")
     return base.strip(), rest.strip().removesuffix(">").strip()
@@ -284,49 +322,10 @@ def _unseen(program: Program, kernel: Kernel) -> str:
 
 def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
     try:
-        found = sites(program, kernel.name)
+        found = readable_sites(program, kernel.name)
     except SourceError:
         return None
     return tuple(site.template_args for site in found) or None
-
-
-def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str], missing: list[Gap]) -> str:
-    if not kernel.template_parameters:
-        return ""
-    names = {p.partition("=")[0].split()[-1] for p in kernel.template_parameters}
-    for arguments in launched_instances(program, kernel.name):
-        words = set(re.findall(r"(?<!\w)[A-Za-z_]\w*", arguments))
-        if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
-            return arguments
-    open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
-    if not open_:
-        return template_defaults(kernel)
-    chosen = []
-    for parameter in open_:
-        kind, own = " ".join(parameter.split()[:-1]), parameter.split()[-1]
-        whole = kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int")
-        named = kind in ("typename", "class")
-        if named and re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)):
-            chosen.append("?")  # a class with members: no number stands for it
-        else:
-            chosen.append("float" if named else "true" if kind == "bool" else "256" if whole else "?")
-        if chosen[-1] == "?":
-            missing.append(
-                Gap(f"the template argument for '{parameter[:60]}': write it in the kernel's name", "kernel")
-            )
-    notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
-    return ", ".join(chosen)
-
-
-_KNOWN_WORDS = frozenset({"true", "false", "unsigned", "signed", "long", "int", "const"})
-
-
-def _is_type(text: str) -> bool:
-    try:
-        parse_dtype(text)
-    except SpecError:
-        return False
-    return True
 
 
 def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reach:
@@ -337,11 +336,12 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
     buffers = [p.argument.name for p in parts if p.argument.role != "scalar"]
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
     # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
-    indices = any(_is_index(p.argument) for p in parts)
+    offsets = usage.offsets() if way.segment else []
+    indices = any(_is_index(p.argument) for p in parts if p.argument.name not in offsets)
     failed = False  # some trial gave nothing before others did
     ended = ""
     # With no size at all one trial says everything: nothing can vary.
-    for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled, divided=way.divided)):
+    for at, chosen in enumerate(_trials_of(sizes, way)):
         if way.probe is not None and (sizes or at == 0):
             reached = way.probe(chosen)
             failed |= not reached and not trials
@@ -375,6 +375,10 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
     return Reach(extents, found, {*trials}, way.probe is not None, ended)
 
 
+def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
+    return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided)
+
+
 def _as_others(trials: list[Trial], sizes: list[str]) -> str:
     """The smallest size of other buffers that has room for all that was touched of one whose indices are found in data; "" for none."""
     if len(trials) < 2 or len({touched for _, touched in trials}) == 1:
@@ -403,14 +407,14 @@ def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:
     """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
     seen: dict[str, set[Role]] = {}
-    for chosen in trial_sizes(sizes, tiled=way.tiled, divided=way.divided):
+    for chosen in _trials_of(sizes, way):
         for name, each in way.roles(chosen).items() if way.roles is not None else ():
             seen.setdefault(name, set()).add(each)
     for part in parts:
         argument = part.argument
         found = seen.get(argument.name)
         if found and not usage.uses[argument.name].atomic:
-            role: Role = found.pop() if len(found) == 1 else "inout"
+            role: Role = found.pop() if len(found) == 1 and argument.name not in way.kept else "inout"
             if role == "in" and usage.uses[argument.name].stored:
                 role = "inout"  # a store behind a condition that no trial met
             if role == argument.role == "out":
@@ -420,7 +424,7 @@ def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> 
             part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
 
 
-def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untried: str) -> None:
+def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untried: str, offsets: list[str]) -> None:
     name = part.argument.name
     extent, table = reach.extents.get(name), reach.tables.get(name)
     if part.extent:
@@ -430,13 +434,14 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
         part.argument = replace(part.argument, size=table.size)
         part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
         return
-    looked_up = any(name in usage.indexed_by(other) for other in usage.uses)
+    by = [other for other in usage.uses if name in usage.indexed_by(other)]
+    looked_up = any(other not in offsets or not reach.tried for other in by)
     if extent is None or looked_up:
         missing.append(Gap(f"the size of '{name}': {no_size(name, reach, untried, looked_up)}", f"args.{name}"))
         return
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:
-        part.notes.append("assumed: the size (the end is not touched)")
+        part.notes.append(_COVERING)
     elif not extent.measured:
         part.notes.append("assumed: the size, from the text")
 
@@ -476,7 +481,8 @@ def _is_index(argument: Argument) -> bool:
 def _render(
     spec: KernelSpec, parts: list[Part], notes: list[str], missing: list[Gap], form: str, toml_file: str, way: _Way
 ) -> str:
-    shapes = [f"assumed: {', '.join(way.hosts)} of the launch are sizes"] if way.hosts else []
+    hosts = [name for name in way.hosts if name != _SEGMENT]
+    shapes = [f"assumed: {', '.join(hosts)} of the launch are sizes"] if hosts else []
     said = {
         "kernel": notes,
         "deterministic": ["assumed: atomics on floats"],
@@ -484,6 +490,7 @@ def _render(
         "check": [
             *(["assumed: the kernel is made for whole tiles"] if way.whole else []),
             *([KEEPING] if way.shapes else []),
+            *(["assumed: no size is larger than one before it"] if way.turned and not way.shapes else []),
         ],
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},

@@ -148,4 +148,6 @@ def _is_size(name: str, dtype: DType, usage: Usage) -> bool:
 
 def _assumed(name: str, dtype: DType) -> str:
     """Not 1 for fractions: that would hide a factor that an edit forgets, and what stands beside `1 - beta`."""
-    return "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75" if dtype.kind == "float" else "1"
+    if dtype.kind != "float":
+        return "1"
+    return "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75"

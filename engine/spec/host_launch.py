@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from engine.cuda.host_scope import UnknownName
 from engine.cuda.launch import sites
+from engine.cuda.launch_reading import readable_sites
+from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import Program
 from engine.spec.kernel_spec import Case, KernelSpec
@@ -62,12 +64,14 @@ def in_grid(program: Program, spec: KernelSpec) -> tuple[str, ...]:
     Empty where the launch has no value even with them.
     """
     sizes, names = {**spec.time[0].sizes, **host_sizes(program, spec)[0]}, list[str]()
+    told = _told(program, spec.kernel)
     while len(names) <= _MAX_NAMES:
         try:
             evaluate(program, spec, 0, {**sizes, **dict.fromkeys(names, _MANY)})
         except UnknownName as error:
-            # A name in capitals is a constant of some header: no size.
-            if error.in_block or error.name in names or not error.name.isidentifier() or error.name.isupper():
+            # A name in capitals is a constant of some header and no size, but where the host's function is told it.
+            constant = error.name.isupper() and error.name not in told
+            if error.in_block or error.name in names or not error.name.isidentifier() or constant:
                 return ()
             names.append(error.name)
         except SourceError:
@@ -75,6 +79,18 @@ def in_grid(program: Program, spec: KernelSpec) -> tuple[str, ...]:
         else:
             return tuple(names)
     return ()
+
+
+def _told(program: Program, kernel: str) -> set[str]:
+    """The parameters of the host functions that launch the kernel."""
+    hosts = {(site.path, site.function) for site in readable_sites(program, kernel)}
+    return {
+        parameter.name
+        for path, name in hosts
+        for function in parse(program.files[path], path).functions
+        if function.name == name
+        for parameter in function.parameters
+    }
 
 
 def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from engine import arith
 from engine.cuda.definitions import expression
 from engine.cuda.host_scope import HostScope, UnknownName
 from engine.cuda.kernel import LaunchSite, Unit
-from engine.cuda.launch import part_node, sites
+from engine.cuda.launch import part_node
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse, text
 from engine.cuda.typenames import TypeNames, split_arguments
 from engine.errors import SourceError
@@ -23,6 +24,7 @@ from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 
 _NAME = re.compile(r"[A-Za-z_]")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*")
+_DATA = re.compile(r"\bdata_ptr\s*<\s*([A-Za-z_]\w*)\s*>")
 _IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -36,7 +38,7 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     declared = _declared(described.launch, sizes, spec.origin) if described.launch is not None else None
     visible: list[tuple[LaunchSite, LaunchConfig]] = []
     problem: SourceError | None = None
-    matching = sites(program, described.kernel)
+    matching = readable_sites(program, described.kernel)
     if described.template_args:
         kinds = {s: _instance(program, s.path, s.template_args, described.template_args) for s in matching}
         matching = tuple(s for s in matching if kinds[s]) or tuple(s for s in matching if kinds[s] is None)
@@ -197,10 +199,22 @@ def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Numb
     return values
 
 
-def _template_types(step: Step, site: LaunchSite) -> dict[str, str]:
-    """What the names among a launch's template arguments stand for, in the instance that the spec wants."""
-    pairs = zip(split_arguments(site.template_args), split_arguments(step.template_args), strict=False)
-    return {written: wanted for written, wanted in pairs if written != wanted and written.isidentifier()}
+def _template_types(program: Program, step: Step, site: LaunchSite) -> dict[str, str]:
+    """What the names among a launch's template arguments stand for, in the instance that the spec wants.
+
+    Where the compiler finds these from what is passed, so does this: `data_ptr<U>()` passed for a `const T*` is U for T.
+    """
+    written, wanted = split_arguments(site.template_args), split_arguments(step.template_args)
+    found = {w: a for w, a in zip(written, wanted, strict=False) if w != a and w.isidentifier()}
+    kernels = [k for k in parse(program.data, program.kernel_file).kernels if step.kernel in (k.name, k.qualified)]
+    if len(kernels) != 1:
+        return found
+    own = [p.partition("=")[0].replace("...", " ").split()[-1] for p in kernels[0].template_parameters]
+    for parameter, passed in zip(kernels[0].parameters, site.arguments, strict=False):
+        named = _DATA.search(passed)
+        if named and parameter.base in own[: len(wanted)] and wanted[own.index(parameter.base)] != named[1]:
+            found.setdefault(named[1], wanted[own.index(parameter.base)])
+    return found
 
 
 def _scope(
@@ -208,7 +222,9 @@ def _scope(
 ) -> tuple[HostScope, list[Node]]:
     unit = parse(program.files[site.path], site.path)
     known, refused = _known(program, spec, step, site, sizes)
-    types = TypeNames(program, spec.compile.defines, spec.compile.include, _template_types(spec.steps[step], site))
+    types = TypeNames(
+        program, spec.compile.defines, spec.compile.include, _template_types(program, spec.steps[step], site)
+    )
     return HostScope(program, unit, known, refused=refused, types=types), [part_node(unit, part) for part in site.parts]
 
 

@@ -39,6 +39,7 @@ _FILLS: Mapping[str, tuple[str, ...]] = {
     "permutation": (),
     "constant": ("low",),
     "sorted": ("low", "high"),
+    "offsets": ("low", "high"),
     "csr_offsets": ("of",),
     "csr_columns": ("high", "of"),
 }
@@ -382,7 +383,7 @@ class _Reader:
         if kind != "float" and name == "normal":
             do = 'write fill = { kind = "integers", low = 0, high = 100 }'
             self.fail("a normal fill needs a floating-point type", *keys, do=do)
-        if kind != "int" and name in ("permutation", "csr_offsets", "csr_columns"):
+        if kind != "int" and name in ("permutation", "offsets", "csr_offsets", "csr_columns"):
             self.fail(f"the fill '{name}' needs an integer type", *keys)
         if kind == "bytes" and name not in ("integers", "constant"):
             self.fail(f"the fill '{name}' does not apply to opaque bytes", *keys, do="use integers or constant")

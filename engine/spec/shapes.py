@@ -45,6 +45,16 @@ def first_shapes(
     return tuple(case for at, case in enumerate(check) if case not in check[:at]), time
 
 
+def ordered_shapes(check: tuple[Case, ...], sizes: list[str], arguments: list[Argument]) -> tuple[Case, ...]:
+    """Shapes to check in which no size is larger than one before it, where these are known at such alone; else those given."""
+    lengths = [n for n in sizes if not _SMALL.search(n)]
+    places = range(len(lengths) - 1, -1, -1)
+    chosen = [[1 for _ in places], [3 + 2 * at for at in places], [2 + 3 * at for at in places], [8 for _ in places]]
+    found = [{**check[0].sizes, **dict(zip(lengths, values, strict=True))} for values in chosen]
+    cases = [Case(case_name(s), s) for s in found if _largest(arguments, Case("", s)) <= MAX_CHECKED]
+    return tuple(_populated(case, arguments) for case in cases) or check
+
+
 def launchable_shapes(
     program: Program,
     spec: KernelSpec,

@@ -102,6 +102,13 @@ def check_fill(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
             raise SpecError(f"the fill of '{name}' is from {low} to {high} in the case {case.name}: empty", where)
         if low < least or (high - 1 if dtype.kind != "float" else high) > most:
             raise SpecError(f"the fill of '{name}' exceeds the range of {dtype.name} in the case {case.name}", where)
+    elif fill.kind == "offsets":
+        if not fill.high or not 0 <= low < high:
+            raise SpecError(
+                f"the steps of '{name}' are from {low} to {high} in the case {case.name}", where, "high is exclusive"
+            )
+        if (elements_of(argument, case, where) - 1) * (high - 1) > most:
+            raise SpecError(f"offsets of '{name}' exceed the range of {dtype.name} in the case {case.name}", where)
     elif fill.kind == "constant" and not least <= low <= most:
         raise SpecError(f"the constant {low} of '{name}' exceeds the range of {dtype.name}", where)
     elif fill.kind == "normal" and not (high > 0 and abs(low) + 8 * high <= most):

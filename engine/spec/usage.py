@@ -371,6 +371,22 @@ class Usage:
                 found.append(other)
         return found
 
+    def offsets(self) -> list[str]:
+        """The buffers that the kernel reads at `e` and at `e + 1` and compares with: where segments begin and end."""
+        found = []
+        for name, use in self.uses.items():
+            indices = {
+                re.sub(r"\s+", "", f"{index}" if offset == "0" else f"{offset}+{index}")
+                for offset, index in use.indices
+            }
+            locals_ = {n for n, written in self.definitions.items() if re.search(rf"\b{re.escape(name)}\s*\[", written)}
+            compared = ({name} | locals_) & (
+                self.guards | {word for bound in self.bounds.values() for b in bound for word in _words(b)}
+            )
+            if not use.written and compared and any(f"{index}+1" in indices for index in indices):
+                found.append(name)
+        return found
+
     def extent(self, name: str, sizes: Mapping[str, Number]) -> int | None:
         """Elements of a buffer that are reached if every bounded variable takes its largest value; None if unknown."""
         reached = []

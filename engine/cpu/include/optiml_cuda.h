@@ -214,6 +214,9 @@ OPTIML_REDUCE(__reduce_xor_sync, unsigned, OPTIML_REDUCE_XOR)
 OPTIML_INLINE void __threadfence() { optiml_fence(); }
 OPTIML_INLINE void __threadfence_block() { optiml_fence(); }
 OPTIML_INLINE void __threadfence_system() { optiml_fence(); }
+// Of a launch that may begin before the one before it has ended: here none does.
+OPTIML_INLINE void cudaGridDependencySynchronize() {}
+OPTIML_INLINE void cudaTriggerProgrammaticLaunchCompletion() {}
 OPTIML_INLINE void __nanosleep(unsigned) { optiml_pause(); }
 OPTIML_INLINE long long clock64() { return static_cast<long long>(optiml_clock()); }
 OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }

@@ -9,7 +9,11 @@ import pytest
 
 from engine.cli import main
 from engine.errors import MachineError, NotPredictedError, RefusedError
+from engine.process.sandbox import sandbox
+from engine.run.ready_spec import Form, Known, SpecMaker
 from engine.spec.find import find_spec
+from engine.spec.gaps import lines_of
+from engine.spec.kernel_spec import CompileOptions
 from tests.runtime import with_runtime
 
 CODE = """\
@@ -86,9 +90,9 @@ def test_a_draft_whose_speed_cannot_be_predicted_is_valid(
         raise NotPredictedError("not predicted: other inputs", do="measure it on a GPU")
 
     monkeypatch.setattr("engine.commands.init.make_machine", unpredicted)
-    assert main(["init", str(file)]) == 0
+    assert main(["init", str(file)]) == 1
     said = capsys.readouterr().err
-    assert "the draft is valid, and a search of it needs a GPU: not predicted: other inputs" in said
+    assert "the draft is valid; optimize refuses a search of it without a GPU: not predicted: other inputs" in said
     monkeypatch.setattr("engine.commands.init.make_machine", _refusing)
     assert main(["init", str(file)]) == 1
     assert "optimize rejects this draft" in capsys.readouterr().err
@@ -190,3 +194,21 @@ def test_a_kernel_that_takes_long_is_not_waited_for(
     assert 'args.x = { role = "in", size = "n", fill = "normal" }  # assumed' in captured.out
     assert "optimize rejects this draft" in captured.err
     assert "did not end in 10 s" in captured.err
+
+
+@pytest.mark.parametrize("form", ["comments", "toml"])
+@pytest.mark.parametrize("name", ["scale", "a::b::scale"])
+def test_a_draft_is_read_back_by_any_of_a_kernels_names(name: str, form: Form, tmp_path: Path) -> None:
+    file = tmp_path / "k.cu"
+    file.write_text(
+        "namespace a { namespace b {\n"
+        "template <typename T> __global__ void scale(const T* x, T* y, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = 2 * x[i];\n}\n"
+        "template <typename T> void run(const T* x, T* y, int n) { scale<T><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
+        "template void run<float>(const float*, float*, int);\n}}\n"
+    )
+    maker = SpecMaker(tmp_path, sandbox(False), recorded=None, static=True)
+    made, _, _ = maker.drafted(file, Known("scale", CompileOptions()), form=form)
+    lines = "".join(f"// optiml: {line}\n" for key, line in lines_of(made.text).items() if key != "file")
+    spec = maker.read_back(file, name, lines)
+    assert (spec.kernel.rpartition("::")[2], spec.steps[0].template_args) == ("scale", "float")

@@ -158,6 +158,18 @@ def test_vectors_and_structs_fill_all_lanes() -> None:
 
 
 @settings(deadline=None)
+@given(st.integers(1, 40), st.integers(0, 5), st.integers(1, 30), st.integers(0, 2**31))
+def test_offsets_ascend_from_zero_by_steps_in_their_range(count: int, low: int, wide: int, seed: int) -> None:
+    case = Case("c", {"n": count, "low": low, "most": low + wide})
+    argument = Argument("begin", "int", "in", "n + 1", Fill("offsets", "low", "most"))
+    spec = replace(_spec(argument), check=(case,), time=(case,))
+    begin = generate(spec, case, seed, "declared")["begin"]
+    steps = np.diff(begin)
+    assert (begin[0], len(begin)) == (0, count + 1)
+    assert low <= steps.min()
+    assert steps.max() < low + wide
+
+
 @given(st.integers(1, 40), st.integers(1, 30), st.floats(0, 1), st.integers(0, 2**31))
 def test_a_sparse_matrix_is_one(rows: int, width: int, share: float, seed: int) -> None:
     entries = max(1, int(rows * width * share))

@@ -206,7 +206,11 @@ void run(const float *x, float *y, int rows, int n) { int blocks = rows / 8 * 8;
     made = draft(_program(code), "k", probe=lambda sizes: dict.fromkeys("xy", sizes["rows"] * sizes["n"]))
     assert (made.missing, made.spec.argument("x").size) == ((), "rows*n")
     assert set(made.spec.time[0].sizes) == {"rows", "n"}
-    assert [made.spec.argument(name).value for name in ("rows", "n", "mode")] == ["", "", "1"]
+    assert [made.spec.argument(name).value for name in ("rows", "n", "mode")] == [
+        "",
+        "",
+        "3",
+    ]  # as the launch passes it
 
 
 def test_shapes_without_a_launch_are_left_out() -> None:

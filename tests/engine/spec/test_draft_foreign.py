@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
+from engine.errors import SourceError
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, draft
 from engine.spec.draft_trials import Trials, other_shapes
-from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec, Step
+from engine.spec.launch_config import evaluate
 from tests.engine.spec.drafts import program
 
 
@@ -303,3 +307,98 @@ void run(const float* x, float* y, int rows, int cols) { k<<<1, dim3(4, 8)>>>(x,
     assert found
     assert all(case.sizes["cols"] >= 8 for case in found)
     assert any(case.sizes["cols"] < 8 for case in spec.check if case.name not in failing)  # some only race
+
+
+ROPE = """
+__global__ void k(const float* x, const int* begin, float* y, int n, int d, int part) {
+    int at = begin[blockIdx.y] + blockIdx.x;
+    if (at >= begin[blockIdx.y + 1]) return;
+    for (int j = threadIdx.x; j < part; j += blockDim.x) y[at * d + j] = 2 * x[at * d + j];
+    for (int j = part + threadIdx.x; j < d; j += blockDim.x) y[at * d + j] = x[at * d + j];
+}
+void run(const float* x, const int* begin, float* y, int n, int max_len, int d, int part) {
+    dim3 grid(max_len, n);
+    k<<<grid, 32>>>(x, begin, y, n, d, part);
+}
+"""
+
+
+def test_where_segments_begin_ascends_and_a_part_of_a_row_is_no_longer_than_the_row(tmp_path: Path) -> None:
+    made = _tried(ROPE, tmp_path)
+    assert not made.missing
+    begin = made.spec.argument("begin")
+    assert (begin.fill.kind, begin.fill.high, begin.size) == ("offsets", "max_len + 1", "n + 1")
+    assert evaluate_int(made.spec.argument("x").size, {"n": 3, "max_len": 5, "d": 7, "part": 2}) == 105
+    assert all(case.sizes["part"] <= case.sizes["d"] for case in made.spec.check)
+    assert made.spec.argument("y").role == "inout"
+
+
+def test_segments_that_nothing_bounds_have_a_size_of_their_own(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* rows, const float* values, float* y, int n) {
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r < n) { float sum = 0; for (int e = rows[r]; e < rows[r + 1]; ++e) sum += values[e]; y[r] = sum; }
+}
+void run(const int* rows, const float* values, float* y, int n) { k<<<(n + 255) / 256, 256>>>(rows, values, y, n); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert (made.spec.argument("rows").fill.kind, made.spec.argument("rows").size) == ("offsets", "n + 1")
+    assert evaluate_int(made.spec.argument("values").size, {"n": 3, "per_segment": 5}) == 15
+
+
+def test_a_buffer_that_is_read_first_for_some_inputs_is_read_and_written(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(float* scale, const float* found, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) scale[i] = found[i] > 0.0f ? 1.0f : (found[i] < 0.0f ? scale[i] * 2.0f : 3.0f);
+}
+void run(float* scale, const float* found, int n) { k<<<(n + 255) / 256, 256>>>(scale, found, n); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert made.spec.argument("scale").role == "inout"
+
+
+def test_a_number_that_the_launch_passes_is_the_value() -> None:
+    code = """
+__global__ void k(const float* x, float* y, int n, bool twice) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = twice ? 2 * x[i] : x[i];
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n, false); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("twice").value == "0"
+    assert "as k.cu:6 passes it" in made.text
+
+
+def test_a_whole_number_is_never_a_fraction() -> None:
+    code = "__global__ void k(float* y, const int steps) { y[0] = 1; }\nvoid run(float* y, int s) { k<<<1, 32>>>(y, s); }\n"
+    assert draft(program(code), "k").spec.argument("steps").value == "1"
+
+
+def test_a_capital_letter_that_the_host_is_told_is_a_size() -> None:
+    code = """
+__global__ void k(float* y, int C) { y[blockIdx.x * C + threadIdx.x] = 1; }
+void run(float* y, int B, int T, int C) { k<<<B * T, 32>>>(y, C); }
+"""
+    assert {"B", "T"} <= draft(program(code), "k").spec.time[0].sizes.keys()
+
+
+def test_a_launch_whose_block_a_function_fills_is_asked_for() -> None:
+    code = """
+void shape(int n, dim3& block, dim3& grid) { block.x = 64; grid.x = (n + 63) / 64; }
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i * blockDim.y] = x[i];
+}
+void run(const float* x, float* y, int n) { dim3 block; dim3 grid; shape(n, block, grid); k<<<grid, block>>>(x, y, n); }
+"""
+    spec = replace(draft(program(code), "k").spec, steps=(Step("k", "", ("x", "y", "n")),))
+    with pytest.raises(SourceError, match="'block' gets its value in a function that it is passed to"):
+        evaluate(program(code), spec, 0, {"n": 1000})

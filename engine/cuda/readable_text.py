@@ -1,0 +1,98 @@
+"""The text of a CUDA file as the grammar can parse it: every byte stays where it is, but what the grammar does not know is rewritten."""
+
+from __future__ import annotations
+
+import re
+
+from engine.cuda.items import past_call, tokens_of
+
+# A launch as some write it and the grammar does not know it: `k<< <g, b>> >(x)`, `k<<<g, {x, y}>>>(x)`.
+_LAUNCH = re.compile(rb"<<(\s*)<([^;]{0,600}?)>>(\s*)>(?=\s*\()")
+# A macro alone on its line before a launch (`TIMER_BEGIN`): the grammar takes it for the type of what follows.
+_BARE_MACRO = re.compile(rb"(?m)^([ \t]*)([A-Z_][A-Z0-9_]{2,})(?=[ \t]*\r?\n\s*[\w:]+\s*(?:<[^;{}<>]*>\s*)?<<<)")
+_MACRO_CALL = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}[ \t]*\(")
+_MOST_DISPATCHED = 20_000  # bytes of a call of a macro that statements are passed to
+# Attributes of a kernel that the grammar reads as a variable of that name.
+HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
+
+
+def has_launch(data: bytes) -> bool:
+    """Whether the text may launch a kernel with `<<<`."""
+    return re.search(rb"<<\s*<", data) is not None
+
+
+def readable(data: bytes) -> bytes:
+    """The text with launches and attributes of kernels as the grammar knows them, every other byte where it was."""
+    if HEAD_ATTRIBUTES.search(data):
+        data = _plain_attributes(data)
+    if not has_launch(data):
+        return data
+    data = _BARE_MACRO.sub(lambda m: m[1] + b" " * (len(m[2]) - 1) + b";", data)
+    return _plain_dispatches(_LAUNCH.sub(_plain_launch, data))
+
+
+def _plain_dispatches(data: bytes) -> bytes:
+    """The text with `DISPATCH(type, "name", statements…)` around a launch as a block of these statements."""
+    out, start = bytearray(data), 0
+    while match := _MACRO_CALL.search(out, start):
+        start = match.end()
+        line = out[out.rfind(b"\n", 0, match.start()) + 1 : match.start()]
+        if b"#" in line or b"//" in line:
+            continue
+        code, end = _statements(out, match.end())
+        if code and has_launch(bytes(out[code:end])):
+            for at in range(match.start(), code):
+                if out[at] not in b"\r\n":
+                    out[at] = ord(" ")
+            out[match.start()], out[end] = ord("{"), ord("}")
+    return bytes(out)
+
+
+def _statements(data: bytearray, start: int) -> tuple[int, int]:
+    """Where statements begin among the arguments of a macro that begin at `start`, and where its `)` stands; 0, 0: for none."""
+    depth, angle, code, found = 1, 0, 0, False
+    for at in range(start, min(len(data), start + _MOST_DISPATCHED)):
+        char = data[at]
+        depth += (char in b"({[") - (char in b")}]")
+        if depth == 0:
+            return (code, at) if found and char == ord(")") else (0, 0)
+        if found or depth > 2:
+            continue
+        if depth == 1:
+            angle += char == ord("<") and data[at - 1 : at].isalnum()
+            angle -= char == ord(">") and angle > 0
+            if char == ord(",") and not angle:
+                code = at + 1
+            found = char == ord(";")
+        elif char == ord("{") and code and not data[code:at].strip():
+            found = True
+    return 0, 0
+
+
+def _plain_attributes(data: bytes) -> bytes:
+    """The text with `__maxnreg__(64)` and its like in code as one more `__global__`, which may stand wherever they do."""
+    written = data.decode("utf-8", "replace")
+    tokens = tokens_of(written)
+    out: list[str] = []
+    at = 0
+    for index, token in enumerate(tokens):
+        if token.kind != "name" or not HEAD_ATTRIBUTES.fullmatch(token.text.encode()):
+            continue
+        name, end = len("__global__"), tokens[past_call(tokens, index)].end
+        behind = written[token.start + name : end]
+        out += [written[at : token.start], "__global__"]
+        out += [c if c in "\r\n" else " " * len(c.encode()) for c in behind]
+        at = end
+    return "".join([*out, written[at:]]).encode()
+
+
+def _plain_launch(match: re.Match[bytes]) -> bytes:
+    before, inner, after = match.groups()
+    if b"\n" in before + after or not (before or after or b"{" in inner):
+        return match[0]
+    inner = re.sub(rb"(?<=,)(\s*)\{([^{}]*)\}|^(\s*)\{([^{}]*)\}", _bracketed, inner)
+    return b"<<<" + before + inner + after + b">>>"
+
+
+def _bracketed(match: re.Match[bytes]) -> bytes:
+    return match[0].replace(b"{", b"(").replace(b"}", b")")

@@ -1,0 +1,112 @@
+"""The template arguments that a draft names: the first concrete ones of a launch, else assumed ones, else a gap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from engine.cuda.instances import Instance, defined_names, launched_instances, qualified
+from engine.cuda.kernel import Kernel, Unit
+from engine.cuda.parse import parse
+from engine.cuda.typenames import split_arguments
+from engine.errors import SpecError
+from engine.model import Program
+from engine.spec.dtypes import parse_dtype
+from engine.spec.gaps import Gap
+from engine.spec.types import template_defaults
+
+_KNOWN_WORDS = frozenset(
+    {"true", "false", "unsigned", "signed", "long", "int", "const", "sizeof", "typename", "void", "nullptr"}
+)
+_NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
+_INDEX = re.compile(r"idx|index|offset", re.IGNORECASE)  # of a type's name: one of whole numbers
+_DATA = re.compile(r"\bdata_ptr\s*<\s*([\w:]+)\s*>")
+
+
+def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str], missing: list[Gap]) -> str:
+    """The template arguments to write; a note where they are not those of a launch as it stands, a gap for each that is open."""
+    if not kernel.template_parameters:
+        return ""
+    names, own = {_own(p) for p in kernel.template_parameters}, defined_names(program)
+    for instance in launched_instances(program, kernel.name):
+        whole = _deduced(program, kernel, instance)
+        if whole and _concrete(whole, names, own):
+            arguments = qualified(program, whole)
+            if instance.chained or whole != instance.arguments:
+                notes.append(f"assumed: template arguments <{arguments}>, those of {instance.where}")
+            return arguments
+    open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
+    if not open_:
+        return template_defaults(kernel)
+    chosen = [_assumed(unit, kernel, parameter) for parameter in open_]
+    for parameter, value in zip(open_, chosen, strict=True):
+        if value == "?":
+            asked = f"the template argument for '{parameter[:60]}': write it in the kernel's name"
+            missing.append(Gap(asked, "kernel"))
+    notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
+    return ", ".join(chosen)
+
+
+def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:
+    """What to assume for a template parameter that no launch gives; "?" where nothing can be."""
+    kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
+    if kind in ("typename", "class"):
+        if re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)):
+            return "?"  # a class with members: no number stands for it
+        return "int" if _INDEX.search(own) else "float"
+    if kind == "bool":
+        return "true"
+    return "256" if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
+
+
+def _concrete(arguments: str, names: set[str], own: frozenset[str]) -> bool:
+    """Whether the arguments name nothing but types, numbers, the program's own names, and what stands in namespaces of others."""
+    for match in _NAME.finditer(arguments):
+        word = match[0]
+        if word in own or word in _KNOWN_WORDS or _is_type(word):
+            continue
+        if word in names or not arguments[match.end() :].lstrip().startswith("::"):
+            return False
+    return True
+
+
+def _deduced(program: Program, kernel: Kernel, instance: Instance) -> str:
+    """The instance's arguments, with those that the compiler finds from what is passed; "" where one is not seen."""
+    given = split_arguments(instance.arguments)
+    types: Mapping[str, str] | None = None
+    for parameter in kernel.template_parameters[len(given) :]:
+        if "=" in parameter or "..." in parameter:
+            break
+        types = _passed_types(program, kernel, instance) if types is None else types
+        found = types.get(_own(parameter), "")
+        if not found:
+            found = "int" if _INDEX.search(_own(parameter)) else ""
+        if not found:
+            return ""
+        given.append(found)
+    return ", ".join(given)
+
+
+def _passed_types(program: Program, kernel: Kernel, instance: Instance) -> dict[str, str]:
+    """The types of what a launch passes for parameters of a template's type: of the host function's own parameters, of `data_ptr<T>()`."""
+    site, found = instance.site, dict[str, str]()
+    hosts = [f for f in parse(program.files[site.path], site.path).functions if f.name == site.function]
+    told = {p.name: p.base for f in hosts for p in f.parameters}
+    for parameter, passed in zip(kernel.parameters, site.arguments, strict=False):
+        data = _DATA.search(passed)
+        kind = data[1] if data else told.get(passed.strip(), "")
+        if kind and _is_type(kind):
+            found.setdefault(parameter.base, kind)
+    return found
+
+
+def _own(parameter: str) -> str:
+    return parameter.partition("=")[0].replace("...", " ").split()[-1]
+
+
+def _is_type(text: str) -> bool:
+    try:
+        parse_dtype(text)
+    except SpecError:
+        return False
+    return True
