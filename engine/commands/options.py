@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -104,6 +103,9 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 def print_json(schema: str, **fields: Any) -> None:
     """Print one object with its schema."""
+    # The command line starts without it.
+    import json
+
     sys.stdout.write(json.dumps({"schema": schema, **fields}, indent=2, default=str) + "\n")
 
 

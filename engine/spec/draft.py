@@ -103,7 +103,7 @@ def draft(
     roles of buffers that are no constants, for sizes that `probe` was called with.
     Without them extents are read from index expressions and their bounds, and roles from the text.
     `trials` runs the draft itself: where its outputs are no numbers other inputs are tried, and its timing case is made no larger
-    than a GPU does in some tens of milliseconds.
+    than a GPU does in some milliseconds.
     `untried` says why the original could not be run, where it could not.
     `form` is "comments" or "toml"; `toml_file` is the file's path relative to the optiml.toml. `options` are the project's own.
     `launch` is one that somebody gives; the host's is not looked for then.

@@ -149,9 +149,11 @@ class _Reader:
         self.known(data, _KEYS if self.table.comment else ("file", *_KEYS))
         steps = self.steps(data)
         kernels = [self.kernel(step, i) for i, step in enumerate(steps)]
-        # A compiler that is asked for an instance by name needs them written out.
+        # A compiler that is asked for an instance by name needs default arguments written out, and namespaces.
         named = zip(steps, kernels, strict=True)
-        steps = tuple(replace(s, template_args=s.template_args or template_defaults(k)) for s, k in named)
+        steps = tuple(
+            replace(s, kernel=k.qualified, template_args=s.template_args or template_defaults(k)) for s, k in named
+        )
         compiled = self.compile(data)
         self.aliases = aliases(self.program, compiled.defines, compiled.include, compiled.unit)
         arguments, steps = self.arguments(data, steps, kernels)

@@ -146,7 +146,7 @@ def comment_tables(unit: Unit) -> tuple[Table, ...]:
         lines = [(unit.line_of(m.start(1)), m.start(1)) for m in matches]
         texts = [_decode(m[1].removesuffix(b"\r"), unit.path, n) for m, (n, _) in zip(matches, lines, strict=True)]
         source, data = _load(unit.path, "\n".join(texts), lines)
-        tables.append(Table(source, data, (), True, _declared_kernel(data) or unit.kernels[index].name))
+        tables.append(Table(source, data, (), True, _declared_kernel(data) or unit.kernels[index].qualified))
         _check_next(tables[-1], unit.kernels[index])
     return tuple(tables)
 

@@ -266,6 +266,17 @@ template <class... A_>
 OPTIML_INLINE int print(const char *, const A_ &...) { return 0; }
 }  // namespace optiml
 #ifndef OPTIML_PROGRAM
+// Types of the runtime API that declarations beside device code name. NVRTC has them too; nothing here makes a value of one.
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUmemPoolHandle_st *cudaMemPool_t;
+typedef struct cudaArray *cudaArray_t;
+typedef enum cudaError { cudaSuccess = 0 } cudaError_t;
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+struct cudaDeviceProp;
+struct cudaFuncAttributes;
+
 #define memcpy(to, from, bytes) ::optiml::copy(to, from, bytes)
 #define memmove(to, from, bytes) ::optiml::copy(to, from, bytes)
 #define memset(to, value, bytes) ::optiml::fill(to, value, bytes)

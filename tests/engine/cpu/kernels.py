@@ -248,6 +248,18 @@ __global__ void scale(const float4* x, float4* y, float s, int n) {
 }
 """
 
+RUNTIME_TYPES = """
+namespace device {
+struct Caller { cudaStream_t stream; cudaEvent_t done; float factor; };
+cudaError_t twice_of(const float* x, float* y, int n, cudaStream_t stream = 0);
+__device__ float by(float x, cudaStream_t = nullptr) { return x * Caller{nullptr, nullptr, 2.0f}.factor; }
+__global__ void twice(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = by(x[i]);
+}
+}
+"""
+
 UNION = """
 struct Pair { float value; int index; };
 __global__ void argmax(const float* x, int* where, int n) {
@@ -334,6 +346,8 @@ def honest() -> dict[str, Honest]:
                               ("n", "scalar", _n(200))], {"count": np.array([(signs > 0).sum()])}),
         "vectors": Honest(VECTORS, "scale", launch(4, 64), [("x", "in", x), ("y", "out", np.zeros(1000, np.float32)),
                           ("s", "scalar", np.float32(2)), ("n", "scalar", _n(250))], {"y": 2 * x}),
+        "types of the runtime": Honest(RUNTIME_TYPES, "device::twice", launch(4, 256), [("x", "in", x),
+                                       ("y", "out", np.zeros(1000, np.float32)), ("n", "scalar", _n(1000))], {"y": 2 * x}),
         "structs and unions": Honest(UNION, "argmax", launch(1, 64), [("x", "in", x), ("where", "out", np.zeros(2, np.int32)),
                                      ("n", "scalar", _n(1000))], {"where": np.array([x.argmax(), 1])}),
     }  # fmt: skip

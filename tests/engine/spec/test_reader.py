@@ -53,6 +53,20 @@ def _comments(toml: str) -> str:
     return "".join(f"// optiml: {line}\n" for line in toml.splitlines())
 
 
+def test_a_kernel_in_a_namespace_is_named_with_it() -> None:
+    """`init` rejected its own draft of such a kernel: "identifier 'k' is undefined"."""
+    lines = """// optiml: args.y = { role = "out", size = "n" }
+    // optiml: check = [{ n = 7 }]
+    // optiml: time = [{ n = 4096 }]
+    """
+    kernel = "__global__ void k(int* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = VALUE; }\n"
+    code = f"namespace a {{\n{kernel}}}\nnamespace b {{ namespace c {{\n{lines}{kernel}}} }}\n"
+    (spec,) = specs_in(Program({"k.cu": code.encode()}, "k.cu"), "k.cu")
+    assert spec.kernel == "b::c::k"
+    toml = COPY.replace('"copy"', '"copy"')
+    assert _spec(toml, f"namespace device {{\n{CODE}}}\n").kernel == "device::copy"
+
+
 def test_a_full_table_is_read() -> None:
     spec = _spec("""
 [[kernel]]
