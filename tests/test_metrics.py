@@ -12,8 +12,8 @@ LIMITS = {
     "package_cycles": 0,
     "local_imports": 30,
     "local_imports_without_reason": 0,
-    "functions_with_8_parameters": 3,
-    "functions_with_7_parameters": 6,
+    "functions_with_8_parameters": 0,
+    "functions_with_7_parameters": 0,
     "modules_of_one_name": 0,
     "classes_of_one_name": 48,
 }

@@ -64,6 +64,7 @@ def test_base_installation_brings_no_heavy_part() -> None:
     assert not closure & NOT_IN_BASE
 
 
+@pytest.mark.slow
 def test_base_installation_downloads_at_most_150_mb() -> None:
     """A wheel is a zip of deflated files: deflating what is installed gives its size to within a few percent.
 

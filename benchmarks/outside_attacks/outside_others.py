@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.outside_attacks.outside_texts import word
 from engine.selftest.cases import SelfCase
@@ -76,17 +77,17 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     name, bias = rng.choice(("common", "shared_math", "lift")), rng.randint(2, 8)
     source, files = _headers(bias, name)
     header = files[0][1].replace(f"BIAS {bias}.0f".encode(), f"BIAS {bias + shift}.0f".encode())
-    yield attack_on(
+    changed = attack_on(
         "outside-others-header", "The header's constant changes, and with it another file.", "raise",
-        source=source, files=files, edited=((files[0][0], header),),
         edits=(("lifted(x[i]) + BIAS", f"lifted(x[i]) + (BIAS - {shift}.0f)"),),
     )  # fmt: skip
+    yield replace(changed, source=source.encode(), files=files, edited=((files[0][0], header),))
     spoiled = files[1][1].replace(b"-= BIAS", b"-= 2.0f * BIAS")
-    yield attack_on(
+    changed = attack_on(
         "outside-others-file", "Another file's kernel changes.", "raise",
-        source=source, files=files, edited=((files[1][0], spoiled),),
         edits=(("lifted(x[i]) + BIAS", "fmaf(3.0f, x[i], BIAS)"),),
     )  # fmt: skip
+    yield replace(changed, source=source.encode(), files=files, edited=((files[1][0], spoiled),))
     yield honest_edit_of(
         "outside-others-own-helper", "A helper of its own.", "pair",
         edits=((CHECKED, f"const float {s} = x[i]; y[i] = {s} + {s} + 3.0f;"),),

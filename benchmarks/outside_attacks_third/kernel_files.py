@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.selftest.cases import SelfCase
@@ -16,12 +17,12 @@ Edits = Sequence[tuple[str, str]]
 
 def attack(name: str, idea: str, original: str, *, kernel: str = "", edits: Edits = ()) -> SelfCase:
     """An edit that is not the same program and must be refused."""
-    return attack_on(name, idea, original, kernel=kernel, edits=edits, source=_text(original))
+    return replace(attack_on(name, idea, original, kernel=kernel, edits=edits), source=_text(original).encode())
 
 
 def honest(name: str, idea: str, original: str, *, kernel: str = "", edits: Edits = ()) -> SelfCase:
     """An edit that computes the same, up to rounding, and must be accepted."""
-    return honest_edit_of(name, idea, original, kernel=kernel, edits=edits, source=_text(original))
+    return replace(honest_edit_of(name, idea, original, kernel=kernel, edits=edits), source=_text(original).encode())
 
 
 def _text(original: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.commands.json_answer import print_json
 from engine.commands.optimize import parse_budget
-from engine.commands.options import print_json
 from engine.errors import UsageError
 from engine.report.terminal import Live
 

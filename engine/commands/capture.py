@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from engine.capture.cpu_recording import record_on_cpu
 from engine.capture.manifest import recording_folder
 from engine.capture.recording import CaptureRequest, record
+from engine.commands.json_answer import print_json
 from engine.commands.optimize import parse_budget
-from engine.commands.options import print_json
 from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.report.safe_text import clean

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from engine.cluster.connection import Cluster, ClusterWorker, connect, mixed
 from engine.cluster.scheduler import ClusterRequest
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.report.console import Console
 from engine.report.safe_text import clean
 

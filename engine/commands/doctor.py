@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pynvml
 from rich.text import Text
 
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.compile import cubin, toolkit
 from engine.compile.program import nvrtc_version
 from engine.cpu import toolchain

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Literal
 
 from engine.capture.recorded_spec import recorded_spec
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.commands.targets import Target, parse_targets
 from engine.cuda.load import load_program, repository_root
 from engine.cuda.parse import parse

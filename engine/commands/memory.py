@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.llm.lesson_store import Memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -99,14 +98,6 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="json: only one object (default: text)"
     )
-
-
-def print_json(schema: str, **fields: Any) -> None:
-    """Print one object with its schema."""
-    # The command line starts without it.
-    import json
-
-    sys.stdout.write(json.dumps({"schema": schema, **fields}, indent=2, default=str) + "\n")
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:

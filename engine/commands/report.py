@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.errors import MachineError, UsageError
 from engine.report.folder_pages import comparison_page, run_page
 

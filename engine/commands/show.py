@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine.commands.options import print_json
+from engine.commands.json_answer import print_json
 from engine.generate.generation_result import RESULT, GenerationResult
 from engine.report.generation_report import print_generation
 from engine.report.run_folder import read_nodes, read_result

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,6 @@ from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
 from engine.cpu.sampled import SAMPLE_BYTES, Writes, read_writes
 from engine.cpu.toolchain import INCLUDE, RUNTIME, Prepared, Toolchain, find_toolchain, prepare, zig_environment
 from engine.errors import CompileError, MachineError
-from engine.model import LaunchConfig
 from engine.process.bounded_output import BoundedOutput
 from engine.process.process_wait import wait_process
 from engine.process.sandbox import Limits, SandboxAccess
@@ -143,8 +142,7 @@ class CpuMachine:
         header = str(prepared.header if self.toolchain.kind == "gcc" else INCLUDE / "optiml_cuda.h")
         argv = [*self._front(spec), "-E", "-include", header, "-x", "c++", "-"]
         done = self._start(
-            argv, readable=[prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders], timeout_s=_MARK_TIMEOUT_S,
-            environment=zig_environment(Path("/tmp")) if self.toolchain.kind == "zig" else {},
+            argv, self._compiler_access(prepared.folder, "/tmp"), timeout_s=_MARK_TIMEOUT_S,
             given=prepare_text(text, path, list(expressions)).encode(),
         )  # fmt: skip
         if done.status != 0:
@@ -204,8 +202,7 @@ class CpuMachine:
             steps = " && ".join(f"{shlex.join(command)} 1>&2" for command in commands)
             done = self._start(
                 ["/bin/sh", "-c", f'mkdir -p "$0" && cat >"$0/kernel.cpp" && {steps} && cat "$0/kernel.so"', work],
-                readable=[prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders], timeout_s=timeout_s, memory=4 << 30,
-                environment=zig_environment(Path(work)) if self.toolchain.kind == "zig" else {}, given=text.encode(),
+                self._compiler_access(prepared.folder, work), timeout_s=timeout_s, memory=4 << 30, given=text.encode(),
             )  # fmt: skip
         if done.status == 0 and done.output:
             return done.output
@@ -224,12 +221,9 @@ class CpuMachine:
         """Removes what `build` left for a binary that is not needed any more."""
         shutil.rmtree(binary.object.parent, ignore_errors=True)
 
-    def run(
-        self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
-        scalars: Mapping[str, np.generic | bytes], *, order: int = 0, count: bool = False, deadline_s: float = 20,
-    ) -> CpuRun:  # fmt: skip
+    def run(self, binary: CpuBinary, job: CpuJob, *, deadline_s: float = 20) -> CpuRun:
         """One run with every access checked. One launch per step, in order."""
-        return self.run_many(binary, [CpuJob(launches, buffers, scalars, order, count)], deadline_s=deadline_s)[0]
+        return self.run_many(binary, [job], deadline_s=deadline_s)[0]
 
     def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
         """Several runs from one process start, each in a process of its own with the deadline, in seconds of processor time."""
@@ -261,17 +255,22 @@ class CpuMachine:
         except OSError as error:
             raise MachineError("the scratch folder cannot be written", str(self.scratch), str(error)) from None
 
+    def _compiler_access(self, prepared: Path, work: str) -> SandboxAccess:
+        """What the C++ compiler may read, and its environment where it writes below `work`."""
+        environment = zig_environment(Path(work)) if self.toolchain.kind == "zig" else {}
+        return SandboxAccess(readable=[prepared, INCLUDE, RUNTIME, *self.toolchain.folders], environment=environment)
+
     def _start(
-        self, argv: Sequence[str], *, readable: Sequence[Path], timeout_s: float, environment: Mapping[str, str],
-        memory: int | None = None, given: bytes = b"", outputs: Sequence[BoundedOutput] = (),
+        self, argv: Sequence[str], access: SandboxAccess, *, timeout_s: float, memory: int | None = None, given: bytes = b"",
+        outputs: Sequence[BoundedOutput] = (),
     ) -> _Done:  # fmt: skip
         """Run a program in the sandbox, where it can write nothing that stays but its output, its log and `outputs`."""
         command = list(argv)
-        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **environment}
+        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **access.environment}
         if self.sandbox is not None:
             command = self.sandbox.command(
                 argv,
-                SandboxAccess(readable=readable, environment=environment),
+                access,
                 Limits(memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10, file_bytes=_FILE_BYTES),
             )
         with BoundedOutput(_MAX_OBJECT) as out, BoundedOutput(_MAX_LOG * 4) as err, tempfile.TemporaryFile() as text:
@@ -330,8 +329,11 @@ class CpuMachine:
                 started = time.monotonic()
                 done = self._start(
                     [str(prepared.supervise), *map(str, figures), str(program), *map(str, files)],
-                    readable=[prepared.folder, binary.object.parent, folder], timeout_s=_BUSY * deadline_s * rounds + 10,
-                    environment={"TSAN_OPTIONS": _TSAN} if mode == "race" else {}, outputs=[results, statuses],
+                    SandboxAccess(
+                        readable=[prepared.folder, binary.object.parent, folder],
+                        environment={"TSAN_OPTIONS": _TSAN} if mode == "race" else {},
+                    ),
+                    timeout_s=_BUSY * deadline_s * rounds + 10, outputs=[results, statuses],
                 )  # fmt: skip
                 elapsed = (time.monotonic() - started) / len(jobs)
                 said = statuses.head(statuses.limit).decode("ascii", "replace")

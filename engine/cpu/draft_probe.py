@@ -137,7 +137,7 @@ class CpuProbe:
                 continue
             binary = replace(self._binary, spec=spec)
             buffers = poisoned(spec, case, 1, "declared")
-            done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+            done = self._machine.run(binary, CpuJob([launch], buffers, scalars(spec, case)), deadline_s=_MAX_TRIAL_S)
             if done.findings:
                 return Meaning()  # validation says what
             for name, output in done.outputs.items():
@@ -264,7 +264,7 @@ class CpuProbe:
         if not first_contents:
             arguments = [replace(a, role="out") if a.role == "inout" else a for a in arguments]
         binary = replace(self._binary, spec=replace(self._spec, arguments=tuple(arguments)))
-        return self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+        return self._machine.run(binary, CpuJob([launch], buffers, scalars(spec, case)), deadline_s=_MAX_TRIAL_S)
 
 
 def _roomy(argument: Argument, length: int, whole: int) -> Argument:

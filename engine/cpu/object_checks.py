@@ -60,7 +60,8 @@ class ObjectFacts:
 def facts_of(path: Path) -> ObjectFacts:
     """The facts of a shared object. Raises ValueError for what cannot be read: then nothing is known of it."""
     # What is known of an object is kept, so most runs read none.
-    from elftools.elf.elffile import ELFError, ELFFile
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
 
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError("is too large")

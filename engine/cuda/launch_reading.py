@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tree_sitter import Node
@@ -27,7 +27,7 @@ _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 
 @dataclass(frozen=True)
-class _Reference:
+class _KernelReference:
     """A use of the kernel's name: where it stands, its template arguments, and the pointer that it is the first value of."""
 
     start: int
@@ -39,7 +39,21 @@ class _Reference:
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
     """Every launch of the kernel (plain or qualified name) that the text shows, in whatever form."""
-    return (*sites(program, kernel), *_indirect(program, kernel.rpartition("::")[2]))
+    return (*sites(program, kernel), *_kept(_Asked(program.digest, kernel.rpartition("::")[2], program)))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a kernel's launches are read for: one program, as its digest says, is read once."""
+
+    digest: str
+    plain: str
+    program: Program = field(compare=False, repr=False)
+
+
+@lru_cache(maxsize=64)
+def _kept(asked: _Asked) -> tuple[LaunchSite, ...]:
+    return tuple(_indirect(asked.program, asked.plain))
 
 
 def closing(written: str, start: int) -> int:
@@ -68,11 +82,11 @@ def _indirect(program: Program, plain: str) -> Iterator[LaunchSite]:
 
 
 @lru_cache(maxsize=256)
-def _references(data: bytes, path: str, plain: str) -> tuple[_Reference, ...]:
+def _references(data: bytes, path: str, plain: str) -> tuple[_KernelReference, ...]:
     return tuple(_each_reference(parse(data, path), plain))
 
 
-def _each_reference(unit: Unit, plain: str) -> Iterator[_Reference]:
+def _each_reference(unit: Unit, plain: str) -> Iterator[_KernelReference]:
     # Positions are bytes: latin-1 keeps one character a byte.
     written = unit.data.decode("latin-1")
     for match in re.finditer(rf"\b{re.escape(plain)}\b", written):
@@ -87,7 +101,7 @@ def _each_reference(unit: Unit, plain: str) -> Iterator[_Reference]:
             template, end = written[end + opened.end() : close].strip(), close + 1
         pointed = _POINTED.search(written[max(0, match.start() - 200) : match.start()])
         pointer = pointed[1] if pointed and re.match(r"\s*;", written[end : end + 20]) else ""
-        yield _Reference(match.start(), end, template, pointer, _scope(node))
+        yield _KernelReference(match.start(), end, template, pointer, _scope(node))
 
 
 def _scope(node: Node) -> Span:
@@ -97,7 +111,7 @@ def _scope(node: Node) -> Span:
     return span(above if above is not None else node)
 
 
-def _of_reference(program: Program, unit: Unit, plain: str, reference: _Reference) -> Iterator[LaunchSite]:
+def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
     if reference.pointer:
         for site in unit.launches:
             inside = reference.end <= site.span.start < reference.scope.end
@@ -128,13 +142,13 @@ def _of_reference(program: Program, unit: Unit, plain: str, reference: _Referenc
             )
 
 
-def _still(unit: Unit, reference: _Reference, at: int) -> bool:
+def _still(unit: Unit, reference: _KernelReference, at: int) -> bool:
     """Whether the pointer still has the value that it begins with."""
     between = unit.data[reference.end : at].decode("latin-1")
     return not reference.pointer or re.search(rf"\b{re.escape(reference.pointer)}\s*=(?!=)", between) is None
 
 
-def _is_kernel(node: Node, reference: _Reference) -> bool:
+def _is_kernel(node: Node, reference: _KernelReference) -> bool:
     if reference.pointer:
         return (
             re.fullmatch(

@@ -23,7 +23,7 @@ from engine.process.sandbox import NoSandbox, Sandbox
 from engine.run.spec_writing import Form, with_lines
 from engine.settings.folders import cache_folder
 from engine.settings.scratch import scratch_folder
-from engine.spec.draft import Draft, draft
+from engine.spec.draft import Draft, DraftForm, OriginalRuns, draft
 from engine.spec.draft_trials import KEEPING, other_shapes
 from engine.spec.find import described, find_spec, partial_table, project_options
 from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, proposal
@@ -200,7 +200,7 @@ class SpecMaker:
     def _probed(self, program: Program, known: Known, form: Form, toml_file: str) -> tuple[Draft, tuple[str, ...]]:
         """A draft with extents and roles as runs on the CPU show them, and why it has none of that."""
         make = partial(
-            draft, program, known.kernel, form=form, toml_file=toml_file, options=known.options, launch=known.launch
+            draft, program, known.kernel, written=DraftForm(form, toml_file), options=known.options, launch=known.launch
         )
         made = make()
         if self._static or any(a.type == "struct:1" for a in made.spec.arguments):
@@ -209,9 +209,11 @@ class SpecMaker:
             try:
                 machine = CpuMachine(cache_folder() / "cpu", sandbox=self._box, scratch=scratch)
                 probe = CpuProbe(program, made.spec, machine, self._root)
-                return make(probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe), ()
+                return make(runs=OriginalRuns(probe.touched, probe.moved, probe.roles, trials=probe)), ()
             except OptimlError as error:
-                return make(untried=str(error)), (f"sizes are derived only from the source: {error}",)
+                return make(runs=OriginalRuns(untried=str(error))), (
+                    f"sizes are derived only from the source: {error}",
+                )
 
     def _close(self, made: Draft, gap: Gap) -> str:
         assert self._ask is not None

@@ -60,7 +60,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
+    """How a draft is tried. `probe`, `moved` and `roles` are those of `OriginalRuns`; `tiled` and `divided` are of `trial_sizes`.
 
     `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
     host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
@@ -91,38 +91,58 @@ class _Way:
     kept: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class OriginalRuns:
+    """Runs of the original that say what its text does not.
+
+    `probe`: for a set of sizes, the number of elements touched of each buffer, by parameter. `moved` does so with all whole numbers
+    in buffers 1 instead of 0, for buffers whose indices come from others. `roles` gives the roles of buffers that are no
+    constants, for sizes that `probe` was called with. `trials` runs the draft itself: where its outputs are no numbers other
+    inputs are tried, and its timing case is made no larger than a GPU does in some milliseconds. `untried` says why the original
+    could not be run, where it could not.
+    """
+
+    probe: Probe | None = None
+    moved: Probe | None = None
+    roles: Roles | None = None
+    trials: Trials | None = None
+    untried: str = ""
+
+
+@dataclass(frozen=True)
+class DraftForm:
+    """How a draft is written: `form` is "comments" or "toml", `toml_file` the file's path relative to the optiml.toml."""
+
+    form: str = "comments"
+    toml_file: str = ""
+
+
 def draft(
-    program: Program, kernel_name: str, *, probe: Probe | None = None, moved: Probe | None = None, roles: Roles | None = None,
-    form: str = "comments", toml_file: str = "", untried: str = "", trials: Trials | None = None,
+    program: Program, kernel_name: str, *, runs: OriginalRuns = OriginalRuns(), written: DraftForm = DraftForm(),
     options: CompileOptions | None = None, launch: LaunchExpr | None = None,
 ) -> Draft:  # fmt: skip
     """A draft of the spec of one kernel (its name may carry template arguments).
 
-    `probe` runs the original: for a set of sizes it gives the number of elements touched of each buffer, by parameter.
-    `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others. `roles` gives the
-    roles of buffers that are no constants, for sizes that `probe` was called with.
-    Without them extents are read from index expressions and their bounds, and roles from the text.
-    `trials` runs the draft itself: where its outputs are no numbers other inputs are tried, and its timing case is made no larger
-    than a GPU does in some milliseconds.
-    `untried` says why the original could not be run, where it could not.
-    `form` is "comments" or "toml"; `toml_file` is the file's path relative to the optiml.toml. `options` are the project's own.
+    Without `runs` extents are read from index expressions and their bounds, and roles from the text. `options` are the project's
+    own.
     `launch` is one that somebody gives; the host's is not looked for then.
     Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
 
     def made_by(way: _Way) -> Draft:
-        return _draft(program, kernel_name, form, toml_file, way)
+        return _draft(program, kernel_name, written, way)
 
-    way = _Way(untried=untried, options=options or CompileOptions(), launch=launch)
+    way = _Way(untried=runs.untried, options=options or CompileOptions(), launch=launch)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
     for find in (_hosts, _launching, _segments):
         if (found := find(program, made, way)) != way:
             way, made = found, made_by(found)
-    if probe is None:
+    trials = runs.trials
+    if runs.probe is None:
         return made
     ended = trials.ended if trials is not None else None
-    way = replace(way, probe=probe, moved=moved, roles=roles, ended=ended)
+    way = replace(way, probe=runs.probe, moved=runs.moved, roles=runs.roles, ended=ended)
     way = replace(way, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
     made = made_by(way)
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
@@ -203,7 +223,7 @@ def _loose(made: Draft) -> int:
     return made.text.count(_COVERING)
 
 
-def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _Way) -> Draft:
+def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) -> Draft:
     """As `draft`, in one way."""
     unit = parse(program.data, program.kernel_file)
     types = aliases(program, way.options.defines, way.options.include, way.options.unit)
@@ -301,7 +321,8 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     if instance := [gap for gap in missing if gap.key == "kernel"]:
         # Types and sizes follow from the template arguments: what else is missing shows when these are known.
         missing = [Gap("; ".join(instance), "kernel")]
-    text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
+    written = replace(written, toml_file=written.toml_file or program.kernel_file)
+    text = _render(spec, parts, notes, missing, written, way)
     return Draft(spec, text, tuple(missing))
 
 
@@ -479,7 +500,7 @@ def _is_index(argument: Argument) -> bool:
 
 
 def _render(
-    spec: KernelSpec, parts: list[Part], notes: list[str], missing: list[Gap], form: str, toml_file: str, way: _Way
+    spec: KernelSpec, parts: list[Part], notes: list[str], missing: list[Gap], written: DraftForm, way: _Way
 ) -> str:
     hosts = [name for name in way.hosts if name != _SEGMENT]
     shapes = [f"assumed: {', '.join(hosts)} of the launch are sizes"] if hosts else []
@@ -495,4 +516,4 @@ def _render(
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},
     }
-    return spec_text(spec, said, missing, form, toml_file)
+    return spec_text(spec, said, missing, written.form, written.toml_file)

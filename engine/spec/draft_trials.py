@@ -8,7 +8,9 @@ from typing import Protocol
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.shapes import varied
 
-_MOST_ACCESSES = 4e9  # of elements, in a timing case; ours: some milliseconds on a current GPU, so that a short search tries many
+_MOST_ACCESSES = (
+    4e9  # of elements, in a timing case; ours: some milliseconds on a current GPU, so that a short search tries many
+)
 KEEPING = "assumed: shapes at which the kernel keeps to its buffers"  # said of shapes that trials chose
 _MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2

@@ -127,6 +127,7 @@ def project(tmp_path: Path, source: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_check_through_pre_commit(project: Path, environment: Mapping[str, str]) -> None:
     (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "2.0f * z[i]"))
     git(project, "add", ".")

@@ -174,11 +174,13 @@ def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
         "begin": text(loop.start), "end": text(loop.bound), "holds": _first(holds(form)), "worst": match.list.start,
         "source": "\n".join(_outdented(site, s) for s in match.source),
         "body": "\n".join(_outdented(site, s) for s in loop.body.named_children),
-        "better": better, "lesser": lesser, "compare": ">" if match.list.largest else "<",
+        "better": better, "lesser": lesser,
         "list": match.list.array, "last": str(match.list.length - 1), "kept": str(1 << (match.list.length - 1).bit_length()),
     }  # fmt: skip
-    later = {"load", "before", "loaded", "at"}
+    later = {"load", "before", "loaded", "at", "above"}
     given |= {hole: name(hole) for part in parts.values() for hole in part.holes if hole not in {*given, *later}}
+    above, value = ">" if match.list.largest else "<", f"{name('values')}[{name('j')}][{name('e')}]"
+    given["above"] = f"{value} {above} {name('floor')} && {value} {above}= {name('best')}[{name('j')}]"
 
     def load(target: str, turn: str) -> str:
         return parts["load"].render(**given, loaded=name(target), at=turn).removesuffix("\n")

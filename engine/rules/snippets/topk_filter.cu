@@ -80,7 +80,7 @@ for ($C $start = $begin; $start < $end; $start += 32 * $each) {
             unsigned int $own[$each];
             #pragma unroll
             for (int $e = 0; $e < $each; ++$e) {
-                const bool $may = $values[$j][$e] $compare $floor && $values[$j][$e] $compare= $best[$j];
+                const bool $may = $above;
                 $own[$e] = __ballot_sync(0xffffffffu, $may);
             }
             if ($lane == $turn + $j) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from engine.model import Outcome
 from engine.selftest.cases import SelfCase
@@ -28,9 +29,8 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
         "exponential": ("Takes an exponential that overflows for large gates.", f"{gate} * (expf({gate}) / (1.0f + expf({gate}))) * {up}"),
     }  # fmt: skip
     for form, (idea, value) in forms.items():
-        yield attack_on(
-            f"magnitude-{form}-{key}", idea, "gated", kernel=_gated(gate, up, value), gpu=_WRONG, cpu=_WRONG
-        )
+        attack = attack_on(f"magnitude-{form}-{key}", idea, "gated", kernel=_gated(gate, up, value))
+        yield replace(attack, gpu=_WRONG, cpu=_WRONG)
     same = {
         "reciprocal": f"{gate} * (1.0f / (1.0f + {e})) * {up}",
         "turned": f"{up} * ({gate} / ({e} + 1.0f))",

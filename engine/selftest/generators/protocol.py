@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
 import engine.selftest.generators
-from engine.model import Outcome
 from engine.selftest.cases import HONEST, REFUSED, SelfCase
 
 
@@ -44,27 +43,17 @@ class FromFunction:
 
 
 def attack_on(
-    name: str, idea: str, original: str, *, kernel: str = "", edits: Sequence[tuple[str, str]] = (),
-    source: str = "", files: Iterable[tuple[str, bytes]] = (), edited: Iterable[tuple[str, bytes]] = (),
-    gpu: Sequence[Outcome] = REFUSED, cpu: Sequence[Outcome] = REFUSED, reason: str = "",
-) -> SelfCase:  # fmt: skip
-    """An edit that must be refused. An empty `gpu` or `cpu` says that this path cannot see it."""
-    return SelfCase(
-        name, "attacks", idea, original, kernel, tuple(edits), tuple(gpu), tuple(cpu), reason, source.encode(),
-        tuple(files), tuple(edited),
-    )  # fmt: skip
+    name: str, idea: str, original: str, *, kernel: str = "", edits: Sequence[tuple[str, str]] = ()
+) -> SelfCase:
+    """An edit that must be refused on both paths, for whatever reason; `dataclasses.replace` says otherwise."""
+    return SelfCase(name, "attacks", idea, original, kernel, tuple(edits), REFUSED, REFUSED)
 
 
 def honest_edit_of(
-    name: str, idea: str, original: str, *, kernel: str = "", edits: Sequence[tuple[str, str]] = (),
-    source: str = "", files: Iterable[tuple[str, bytes]] = (), edited: Iterable[tuple[str, bytes]] = (),
-    gpu: bool = True, cpu: bool = True,
-) -> SelfCase:  # fmt: skip
+    name: str, idea: str, original: str, *, kernel: str = "", edits: Sequence[tuple[str, str]] = ()
+) -> SelfCase:
     """An edit that must not be refused."""
-    return SelfCase(
-        name, "honest", idea, original, kernel, tuple(edits), HONEST if gpu else (), HONEST if cpu else (), "",
-        source.encode(), tuple(files), tuple(edited),
-    )  # fmt: skip
+    return SelfCase(name, "honest", idea, original, kernel, tuple(edits), HONEST, HONEST)
 
 
 def generators(package: ModuleType = engine.selftest.generators) -> tuple[Generator, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from engine.model import Outcome
 from engine.selftest.cases import SelfCase
@@ -44,10 +45,9 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     }
     for form, (load, before) in loads.items():
         kernel = before + _softmax(row, out, load)
-        yield attack_on(
-            f"stale-{form}-{key}", "Loads its own results through the read-only cache.", "softmax", kernel=kernel,
-            gpu=_STALE, cpu=_STALE, reason="read-only cache",
-        )  # fmt: skip
+        idea = "Loads its own results through the read-only cache."
+        attack = attack_on(f"stale-{form}-{key}", idea, "softmax", kernel=kernel)
+        yield replace(attack, gpu=_STALE, cpu=_STALE, reason="read-only cache")
     plain = _softmax(row, out, f"{out}[c]")
     yield honest_edit_of(f"stale-plain-{key}", "Loads its own results plainly.", "softmax", kernel=plain)
     given = _softmax(row, out, f"expf(__ldg({row} + c) - largest)")

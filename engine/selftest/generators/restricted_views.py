@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from engine.model import Outcome
 from engine.selftest.cases import SelfCase
@@ -45,10 +46,8 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     }
     for form, (first, second, passed) in forms.items():
         kernel = _kernel(key, first, second, passed, "from[c]")
-        yield attack_on(
-            f"restricted-{form}-{key}", "Reads through one restricted pointer what it writes through another.", "softmax",
-            kernel=kernel, gpu=_REFUSED, cpu=_REFUSED,
-        )  # fmt: skip
+        idea = "Reads through one restricted pointer what it writes through another."
+        yield replace(attack_on(f"restricted-{form}-{key}", idea, "softmax", kernel=kernel), gpu=_REFUSED, cpu=_REFUSED)
     yield honest_edit_of(
         f"restricted-none-{key}", "Hands one pointer on twice and promises nothing.", "softmax",
         kernel=_kernel(key, plain, to, "own", "from[c]"),

@@ -328,6 +328,7 @@ def test_a_launch_that_does_not_end_leaves_its_arguments(repository: Path, cache
     assert recorded_spec(repository, "k") is not None
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:
     (repository / "k.cu").write_text(
         "#include <unistd.h>\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); sleep(600); }\n"

@@ -118,6 +118,7 @@ def test_a_program_that_aborts_leaves_its_launches(recorder: Recorder, repositor
     assert load_manifest(repository / ".optiml" / "capture") is None
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_and_leaves_its_launches(recorder: Recorder) -> None:
     begin = time.monotonic()
     done = recorder("hang", limit_s=5.0)

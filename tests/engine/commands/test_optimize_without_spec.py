@@ -141,6 +141,7 @@ def test_nobody_is_asked_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -
     assert one_kernel.terminal_ask(Live(Budget())) is None
 
 
+@pytest.mark.slow
 def test_a_second_run_goes_on_or_keeps_the_first(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_second_run_goes_on_or_keeps_the_first(
     assert f"{out}.3: as requested" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_files_and_folders(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "src").mkdir()
     (root / "src" / "a.cu").write_text(SCALE)

@@ -9,7 +9,7 @@ import pytest
 from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import Program
-from engine.spec.draft import draft
+from engine.spec.draft import DraftForm, draft
 
 
 def _kernel(body: str) -> bytes:
@@ -43,4 +43,4 @@ def test_depth(shape: object, tmp_path: Path) -> None:
     assert caught.value.where.startswith("k.cu:")
     few = 110 if shape is _chain else 220  # an `else if` is two nodes
     data = _kernel(shape(few))  # type: ignore[operator]
-    assert draft(Program({"k.cu": data}, "k.cu"), "k", form="comment", toml_file=None).spec.check
+    assert draft(Program({"k.cu": data}, "k.cu"), "k", written=DraftForm(form="comment", toml_file=None)).spec.check

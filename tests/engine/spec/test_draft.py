@@ -15,7 +15,7 @@ from engine.cuda.aliases import aliases
 from engine.cuda.parse import parse
 from engine.errors import SpecError, UsageError
 from engine.model import Program
-from engine.spec.draft import Draft, draft
+from engine.spec.draft import Draft, DraftForm, OriginalRuns, draft
 from engine.spec.extents import Extent, candidates, fit, trial_sizes
 from engine.spec.kernel_spec import Fill
 from engine.spec.launch_config import evaluate
@@ -47,7 +47,7 @@ void run(const float *A, const float *B, float *C, int M, int N, int K) {
 @pytest.mark.parametrize("form", ["comments", "toml"])
 def test_a_matrix_product_is_drafted_from_its_text(form: str) -> None:
     program = _program(MATMUL)
-    made = draft(program, "mm", form=form)
+    made = draft(program, "mm", written=DraftForm(form=form))
     assert made.missing == ()
     spec = _read_back(program, made, form)
     assert [(a.name, a.role, a.size) for a in spec.arguments[:3]] == [
@@ -68,7 +68,7 @@ def test_a_probe_decides_over_the_text() -> None:
         asked.append(sizes)
         return {"A": sizes["M"] * sizes["K"] + 1, "B": sizes["K"] * sizes["N"], "C": 2 * sizes["M"] * sizes["N"]}
 
-    made = draft(_program(MATMUL), "mm", probe=probe)
+    made = draft(_program(MATMUL), "mm", runs=OriginalRuns(probe=probe))
     assert [a.size for a in made.spec.arguments[:3]] == ["M*K + 1", "N*K", "2*M*N"]
     assert len(asked) >= 3
     assert "from the text" not in made.text
@@ -78,7 +78,7 @@ def test_what_nothing_explains_is_missing_and_does_not_read_as_a_spec() -> None:
     program = _program(
         "__global__ void k(float *y, int n) { if (threadIdx.x < n) y[blockIdx.x * 77 + threadIdx.x] = n; }\n"
     )
-    made = draft(program, "k", probe=lambda sizes: {"y": hash(str(sizes)) % 100_000 + 10**7})
+    made = draft(program, "k", runs=OriginalRuns(probe=lambda sizes: {"y": hash(str(sizes)) % 100_000 + 10**7}))
     assert any("size of 'y'" in m for m in made.missing)
     assert any("launch" in m for m in made.missing)
     with pytest.raises(SpecError, match="expression"):
@@ -203,7 +203,9 @@ __global__ void k(const float *x, float *y, int rows, int n, int mode) {
 }
 void run(const float *x, float *y, int rows, int n) { int blocks = rows / 8 * 8; k<<<blocks, 128>>>(x, y, rows, n, 3); }
 """
-    made = draft(_program(code), "k", probe=lambda sizes: dict.fromkeys("xy", sizes["rows"] * sizes["n"]))
+    made = draft(
+        _program(code), "k", runs=OriginalRuns(probe=lambda sizes: dict.fromkeys("xy", sizes["rows"] * sizes["n"]))
+    )
     assert (made.missing, made.spec.argument("x").size) == ((), "rows*n")
     assert set(made.spec.time[0].sizes) == {"rows", "n"}
     assert [made.spec.argument(name).value for name in ("rows", "n", "mode")] == [
@@ -224,7 +226,9 @@ __global__ void k(const float *x, float *y, int w, int h, int radius) {
 void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, ROWS), 32>>>(x, y, w, h, radius); }
 """
     probe = lambda sizes: dict.fromkeys("xy", sizes["w"] * sizes["h"])  # noqa: E731
-    whole = draft(_program(code.replace("GRID", "w / 32").replace("ROWS", "h")), "k", probe=probe).spec
+    whole = draft(
+        _program(code.replace("GRID", "w / 32").replace("ROWS", "h")), "k", runs=OriginalRuns(probe=probe)
+    ).spec
     tiles = [{"w": 64, "h": 64}, {"w": 64, "h": 192}, {"w": 192, "h": 64}, {"w": 128, "h": 320}]
     assert [case.sizes for case in whole.check] == [{**tile, "radius": 3} for tile in tiles]
     assert whole.time[0].sizes == {"w": 4096, "h": 4096, "radius": 3}
@@ -233,7 +237,9 @@ void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, RO
     )
     sizes = [case.sizes for case in draft(_program(three), "k").spec.check]
     assert sizes == [{"w": 8, "h": 8, "z": 8}, {"w": 8, "h": 16, "z": 8}, {"w": 16, "h": 8, "z": 8}]
-    some = draft(_program(code.replace("GRID", "(w + 31) / 32").replace("ROWS", "h * 100")), "k", probe=probe).spec
+    some = draft(
+        _program(code.replace("GRID", "(w + 31) / 32").replace("ROWS", "h * 100")), "k", runs=OriginalRuns(probe=probe)
+    ).spec
     assert some.time[0].sizes == {"w": 512, "h": 512, "radius": 3}  # 65535 blocks in a column
     assert [case.sizes["h"] for case in some.check] == [1, 129, 7, 257]
 
@@ -262,10 +268,13 @@ def test_a_kernel_that_writes_nowhere_is_told_so() -> None:
 
 
 def test_a_constant_reach_yields_to_what_the_text_says() -> None:
-    made = draft(_program(LAUNCHER), "k", probe=lambda sizes: {"x": 383, "y": 383})
+    made = draft(_program(LAUNCHER), "k", runs=OriginalRuns(probe=lambda sizes: {"x": 383, "y": 383}))
     assert [made.spec.argument(a).size for a in "xy"] == ["n", "n"]
     fixed = LAUNCHER.replace("if (i < n) y[i] = x[i]", "if (i < 64) y[i] = n * x[i]")
-    assert draft(_program(fixed), "k", probe=lambda sizes: {"x": 64, "y": 64}).spec.argument("x").size == "64"
+    assert (
+        draft(_program(fixed), "k", runs=OriginalRuns(probe=lambda sizes: {"x": 64, "y": 64})).spec.argument("x").size
+        == "64"
+    )
     assert fit([({}, 256)]) == Extent("256", True)
 
 
@@ -277,7 +286,7 @@ def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
         return dict.fromkeys("xy", sizes["n"])
 
     code = LAUNCHER.replace("(n + threads - 1)", "n")
-    assert draft(_program(code), "k", probe=probe).spec.argument("y").size == "n"
+    assert draft(_program(code), "k", runs=OriginalRuns(probe=probe)).spec.argument("y").size == "n"
     assert [sizes["n"] for sizes in asked] == [128, 320, 704, 1472]
 
 
@@ -336,7 +345,7 @@ void run(real *x, acc_t *y, int n) { k<<<(n + 127) / 128, 128>>>(x, y, n); }
         known = aliases(program, defines)
         assert (known["real"], known["acc_t"]) == (real, "double")
         assert "odd" not in known  # device and host disagree
-    toml = made_of(draft(program, "k", form="toml").text, 'compile.defines = ["USE_BF16"]')
+    toml = made_of(draft(program, "k", written=DraftForm(form="toml")).text, 'compile.defines = ["USE_BF16"]')
     assert (
         specs_in(Program({**program.files, "optiml.toml": toml}, "k.cu"), "optiml.toml")[0].argument("x").type
         == "bfloat16"

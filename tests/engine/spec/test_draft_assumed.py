@@ -13,7 +13,7 @@ from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.cuda.parse import parse
 from engine.process.sandbox import sandbox
-from engine.spec.draft import draft
+from engine.spec.draft import DraftForm, OriginalRuns, draft
 from engine.spec.kernel_spec import Fill, Role
 from engine.spec.launch_config import evaluate
 from engine.spec.usage import Usage
@@ -36,13 +36,13 @@ __global__ void k(float *x, int n, int m) {{ int i = blockIdx.x * blockDim.x + t
 void run(float *x, int n, int m) {{ k<<<(n * m + 255) / 256, 256>>>(x, n, m); }}
 """
     for form in ("comments", "toml"):
-        made = draft(_program(code), "k", probe=probe, form=form)
+        made = draft(_program(code), "k", runs=OriginalRuns(probe=probe), written=DraftForm(form=form))
         assert (made.missing, made.spec.argument("x").size) == ((), size)
         assert "# assumed: the kernel is made for whole tiles" in made.text
         assert {v % least for case in made.spec.check for v in case.sizes.values()} == {0}
         assert max(math.prod(c.sizes.values()) * (c.sizes["m"] if least == 8 else 1) for c in made.spec.check) <= 65536
         assert _read_back(_program(code), made, form).check == made.spec.check
-    made = draft(_program(code), "k", probe=lambda sizes: {})
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=lambda sizes: {}))
     assert "whole tiles" not in made.text  # no better, so the shapes stay awkward
 
 
@@ -52,7 +52,7 @@ __global__ void k(float *x, int n, int m, int l) { x[blockIdx.x * 32 + threadIdx
 void run(float *x, int n, int m, int l) { k<<<l / 32, 32>>>(x, n, m, l); }
 """
     probe = lambda s: {"x": s["l"] // 32 * 32} if s["l"] >= 32 else {}  # noqa: E731
-    made = draft(_program(code), "k", probe=probe)
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=probe))
     assert (made.missing, made.spec.argument("x").size) == ((), "l")
     assert "whole tiles" in made.text
 
@@ -82,7 +82,7 @@ __global__ void k(const {kind} *at, const float *x, float *y, int n, int m) {{
 void run(const {kind} *at, const float *x, float *y, int n, int m) {{ k<<<n, 128>>>(at, x, y, n, m); }}
 """
     probes = [lambda s, i=i: {"at": s["n"], "x": reach(s, i), "y": s["n"] * s["m"]} for i in (0, 1)]
-    made = draft(_program(code), "k", probe=probes[0], moved=probes[1])
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=probes[0], moved=probes[1]))
     assert [bool(made.missing), made.spec.argument("x").size] == [not size, size]
     assert made.spec.argument("at").fill == Fill("integers", "0", high[kind])
     if size:
@@ -109,7 +109,7 @@ void run(const float *x, float *y, int batch, int rows, int cols) { k<<<dim3(row
         return {"x": 2 * sizes["cols"], "y": sizes["batch"] * sizes["rows"] * sizes["cols"]}
 
     for form in ("comments", "toml"):
-        made = draft(_program(code), "k", probe=probe, form=form)
+        made = draft(_program(code), "k", runs=OriginalRuns(probe=probe), written=DraftForm(form=form))
         assert made.missing == ()
         assert [made.spec.argument(name).size for name in "xy"] == ["2*cols", "cols*rows*batch"]
         assert made.spec.time[0].sizes == {"cols": 512, "rows": 512, "batch": 512}
@@ -131,7 +131,7 @@ __global__ void k(const int *at, const float *x, float *y, int n, int m) {
 void run(const int *at, const float *x, float *y, int n, int m) { k<<<n, 128>>>(at, x, y, n, m); }
 """
     probes = [lambda s, i=i: {"at": s["n"], "x": reach(s["n"], s["m"], i), "y": s["n"] * s["m"]} for i in (0, 1)]
-    made = draft(_program(code), "k", probe=probes[0], moved=probes[1])
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=probes[0], moved=probes[1]))
     assert made.missing == ()
     assert made.spec.argument("x").size == ("256*m" if reach(1, 1, 1) == 2 else "n*m")
     assert made.spec.argument("at").fill == Fill("integers", "0", "256")
@@ -160,7 +160,7 @@ def test_roles_are_what_trials_show(tmp_path: Path) -> None:
     program = _program(_THROUGH_FUNCTIONS)
     text = draft(program, "k")
     probe = CpuProbe(program, text.spec, _machine(tmp_path), tmp_path)
-    made = draft(program, "k", probe=probe.touched, moved=probe.moved, roles=probe.roles)
+    made = draft(program, "k", runs=OriginalRuns(probe=probe.touched, moved=probe.moved, roles=probe.roles))
     names = ("x", "y", "sum", "some", "border", "bytes")
     assert made.missing == ()
     assert [text.spec.argument(n).role for n in names] == ["inout"] * 4 + ["out"] * 2
@@ -189,10 +189,10 @@ def test_roles_are_only_believed_where_all_trials_agree(roles: Sequence[Mapping[
     code = LAUNCHER.replace("y[i] = x[i]", "y[i] += x[i]")
     left = [*roles, *roles]
     probe = lambda sizes: dict.fromkeys("xy", sizes["n"])  # noqa: E731
-    made = draft(_program(code), "k", probe=probe, roles=lambda sizes: left.pop())
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=probe, roles=lambda sizes: left.pop()))
     assert made.spec.argument("y").role == role
     atomic = code.replace("y[i] += x[i]", "atomicAdd(&y[0], x[i])")
-    made = draft(_program(atomic), "k", probe=probe, roles=lambda sizes: {"y": "out"})
+    made = draft(_program(atomic), "k", runs=OriginalRuns(probe=probe, roles=lambda sizes: {"y": "out"}))
     assert (made.spec.argument("y").role, made.spec.argument("y").fill) == ("inout", Fill("constant", "0"))
 
 
@@ -235,7 +235,7 @@ void run(const float *x, float *y, int rows, int width, int heads) { k<<<(rows *
 def test_a_size_that_is_divided_by_another_is_a_multiple_of_it(tmp_path: Path) -> None:
     program = _program(HEADS.replace("QUOTIENT", "width / heads"))
     probe = CpuProbe(program, draft(program, "k").spec, _machine(tmp_path), tmp_path)
-    made = draft(program, "k", probe=probe.touched, roles=probe.roles)
+    made = draft(program, "k", runs=OriginalRuns(probe=probe.touched, roles=probe.roles))
     assert made.missing == ()
     assert [made.spec.argument(n).size for n in "xy"] == ["rows*width", "rows*heads"]
     cases = [*made.spec.check, *made.spec.time]
@@ -317,7 +317,7 @@ def test_a_launch_that_cannot_be_read_is_assumed_where_the_kernel_says_how_many_
     assert made.missing == ()
     assert f'launch = {{ grid = "cdiv({threads}, 256)", block = "256" }}  # assumed: the launch' in made.text
     for form in ("comments", "toml"):
-        spec = _read_back(program, draft(program, "k", form=form), form)
+        spec = _read_back(program, draft(program, "k", written=DraftForm(form=form)), form)
         assert spec.steps == made.spec.steps
         assert set(spec.time[0].sizes) == {"n"}
         assert evaluate(program, spec, 0, {"n": 1000}).grid[0] == -(-1000 * (3 if "3" in threads else 1) // 256)

@@ -15,7 +15,7 @@ from engine.cpu.draft_probe import CpuProbe
 from engine.errors import SourceError
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
-from engine.spec.draft import Draft, draft
+from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
@@ -26,7 +26,11 @@ def _tried(code: str, folder: Path, kernel: str = "k") -> Draft:
     made = draft(program(code), kernel)
     machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=folder)
     probe = CpuProbe(program(code), made.spec, machine, folder)
-    return draft(program(code), kernel, probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe)
+    return draft(
+        program(code),
+        kernel,
+        runs=OriginalRuns(probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe),
+    )
 
 
 def test_a_shift_is_a_value_and_no_size(tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ void run(const void* x, float* y, long n) { const int blocks = n / 256; k<<<bloc
         blocks = sizes["n"] // 256
         return {"x": 18 * blocks, "y": 64 * blocks} if blocks else {}
 
-    made = draft(program(code), "k", probe=probe)
+    made = draft(program(code), "k", runs=OriginalRuns(probe=probe))
     assert not made.missing
     assert {a.name: (a.type, a.size) for a in made.spec.arguments} == {
         "x": ("uint8", "18*(n/256)"),

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.model import Program
-from engine.spec.draft import draft
+from engine.spec.draft import OriginalRuns, draft
 from engine.spec.struct_layout import Unclear, layout
 
 HEADER = """
@@ -84,7 +84,7 @@ def test_the_fields_of_a_struct_are_arguments_of_their_own() -> None:
         "  int i = blockIdx.x * 32 + threadIdx.x; if (i < p.n && i < b.rows) y[i] = p.data[i]; }\n"
         "void run(float* y, Held p, Base b) { k<<<p.n / 32, 32>>>(y, p, b); }"
     )
-    made = draft(_program(body), "k", probe=lambda sizes: {"y": sizes["n"], "p.data": sizes["n"]})
+    made = draft(_program(body), "k", runs=OriginalRuns(probe=lambda sizes: {"y": sizes["n"], "p.data": sizes["n"]}))
     assert not made.missing
     lines = made.text.splitlines()
     assert '// optiml: args.p.n = { value = "n" }' in lines

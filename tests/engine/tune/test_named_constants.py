@@ -276,6 +276,7 @@ def test_the_command_writes_a_patch_that_can_be_tuned_again(tmp_path, monkeypatc
     assert not (work / "out" / "constants.patch").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raised", "says", "code"),
     [(RefusedError("it changes more"), "it changes more", 0), (KeyboardInterrupt(), "interrupted", 130)],

@@ -1,0 +1,12 @@
+"""What a verb prints with `--format json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def print_json(schema: str, **fields: Any) -> None:
+    """Print one object with its schema."""
+    sys.stdout.write(json.dumps({"schema": schema, **fields}, indent=2, default=str) + "\n")
