@@ -27,6 +27,7 @@ _TOKEN = re.compile(
     re.S,
 )
 _DIRECTIVE = re.compile(r"\#[ \t]*(?P<word>[A-Za-z_]*)(?P<rest>(?:/\*.*?\*/|//[^\n]*|\\\r?\n|[^\n])*)", re.S)
+_LEAST_CACHED = 512  # characters: shorter texts are directives and the like
 _TYPES = ("struct", "class", "union", "enum")
 ATTRIBUTES = frozenset(  # that may take arguments in a head
     {"__align__", "alignas", "__attribute__", "__launch_bounds__", "__declspec", "__cluster_dims__", "decltype",
@@ -80,8 +81,17 @@ def pieces_of(text: str) -> list[str]:
     return [match[0] for match in _TOKEN.finditer(text)]
 
 
-def tokens_of(text: str) -> list[Token]:
-    """All tokens but spaces and comments. A directive with its continued lines is one token."""
+def tokens_of(text: str) -> Sequence[Token]:
+    """All tokens but spaces and comments. A directive with its continued lines is one token. A file's are cached by content."""
+    return _tokens(text) if len(text) < _LEAST_CACHED else _kept_tokens(text)
+
+
+@lru_cache(maxsize=32)
+def _kept_tokens(text: str) -> Sequence[Token]:
+    return tuple(_tokens(text))
+
+
+def _tokens(text: str) -> list[Token]:
     found: list[Token] = []
     at, fresh, end = 0, True, len(text)
     match_token, match_directive = _TOKEN.match, _DIRECTIVE.match
@@ -116,7 +126,7 @@ def directive_parts(text: str) -> tuple[str, str]:
     return match["word"], rest.strip()
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def items_of(text: str) -> tuple[Item, ...]:
     """The file's items in order. Every token is in exactly one. Cached by content."""
     return tuple(_Splitter(text).split())

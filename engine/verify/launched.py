@@ -69,8 +69,9 @@ def _launch_figures(tokens: Sequence[Token], kernels: set[str]) -> set[int]:
     inside: set[int] = set()
     i = 0
     while i + 2 < len(tokens):
-        if counts(tokens[i : i + 3], ("<", "<", "<")):
-            end = next((j for j in range(i + 3, len(tokens) - 2) if counts(tokens[j : j + 3], (">", ">", ">"))), None)
+        if tokens[i].text == "<" and counts(tokens[i : i + 3], ("<", "<", "<")):
+            closing = (j for j in range(i + 3, len(tokens) - 2) if tokens[j].text == ">")
+            end = next((j for j in closing if counts(tokens[j : j + 3], (">", ">", ">"))), None)
             figures = tokens[i + 3 : end] if end is not None else ()
             if end is not None and _launched(tokens, i) in kernels and _arithmetic(figures):
                 # A stream, the fourth figure, decides the order of work and stays.
@@ -135,9 +136,10 @@ def _is_division(name: str) -> bool:
 
 def counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:
     """How often tokens stand side by side without a space between them."""
-    size = len(pattern)
+    size, first = len(pattern), pattern[0]
+    begins = [i for i in range(len(tokens) - size + 1) if tokens[i].text == first]
     return sum(
         all(tokens[i + k].text == pattern[k] for k in range(size))
         and tokens[i + size - 1].end - tokens[i].start == size
-        for i in range(len(tokens) - size + 1)
+        for i in begins
     )

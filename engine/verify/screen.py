@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -138,15 +138,15 @@ def _signature(original: Program, candidate: Program, spec: KernelSpec) -> str |
     return None
 
 
-class _Items:
-    """One file's items before and after."""
+class _Before:
+    """What is known of one file before, and of the program that it is part of."""
 
-    def __init__(self, before: Form, after: Form, original: Program, spec: KernelSpec, reading: Reading) -> None:
-        self.old, self.new = items_of(before.code), items_of(after.code)
-        self.names = {t.text for item in self.old for t in _flat(item.tokens)}
+    def __init__(self, code: str, original: Program, spec: KernelSpec, reading: Reading) -> None:
+        self.items = items_of(code)
+        self.names = {t.text for item in self.items for t in _flat(item.tokens)}
         self.kernels = kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
-        self.known = {name for item in self.old for name in item.defines}
-        self.ours = _reachable(self.old, kernels)
+        self.known = {name for item in self.items for name in item.defines}
+        self.ours = _reachable(self.items, kernels)
         texts = [
             form_of(data.decode("utf-8", "replace"), reading).code
             for path, data in original.files.items()
@@ -165,14 +165,42 @@ class _Items:
         used |= _in_other_specs(original, spec, kernels)
         self.foreign = _meant(used, everything)
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
+        device = [item for item in self.items if _is_device(item)]
+        self.launches = sum(counts(item.tokens, ("<", "<", "<")) for item in device)  # from device code
+        self.keeps = any(_keeps(item.tokens[len(item.head) - 1 :]) for item in device)
+        self.used = _used(self.items, self.ours)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `_Before` follows from: it is the same for every candidate of a program."""
+
+    code: str
+    digest: str
+    reading: Reading
+    spec: KernelSpec = field(hash=False)
+    original: Program = field(compare=False)
+
+
+@lru_cache(maxsize=16)
+def _before(asked: _Asked) -> _Before:
+    return _Before(asked.code, asked.original, asked.spec, asked.reading)
+
+
+class _Items:
+    """One file's items before and after."""
+
+    def __init__(self, before: Form, after: Form, original: Program, spec: KernelSpec, reading: Reading) -> None:
+        self.before = _before(_Asked(before.code, original.digest, reading, spec, original))
+        self.old, self.new = self.before.items, items_of(after.code)
 
     def reason(self) -> str | None:
         for item in self.new:
             reason = self._added_names(item)
             if reason:
                 return reason
-        added = _used(self.new, _reachable(self.new, self.kernels)) - _used(self.old, self.ours)
-        if odd := sorted(added & self.by_compiler):
+        added = _used(self.new, _reachable(self.new, self.before.kernels)) - self.before.used
+        if odd := sorted(added & self.before.by_compiler):
             return f"{_BY_COMPILER} ('{odd[0][:60]}')"
         return self._directives() or self.outside()
 
@@ -183,21 +211,19 @@ class _Items:
         lasting = (
             item.kind == "variable" and words & {"__device__", "__managed__"} and not words & {"const", "constexpr"}
         )
-        if lasting and not set(item.defines) <= self.known:
+        if lasting and not set(item.defines) <= self.before.known:
             return f"keeps a variable that outlives a launch ('{item.defines[0][:60] if item.defines else ''}')"
         for token in _flat(item.tokens):
-            if token.kind != "name" or token.text in self.names:
+            if token.kind != "name" or token.text in self.before.names:
                 continue
             for pattern, what in _RULES:
                 if pattern.match(token.text) and not _is_attribute(token.text, item):
                     return f"{what} ('{token.text[:60]}')"
         if item.kind == "function" and _is_device(item):
             body = [t for t in item.tokens if t.kind != "directive"][len(item.head) - 1 :]
-            if counts(body, ("<", "<", "<")) > sum(
-                counts(i.tokens, ("<", "<", "<")) for i in self.old if _is_device(i)
-            ):
+            if counts(body, ("<", "<", "<")) > self.before.launches:
                 return "launches a kernel from device code"
-            if _keeps(body) and not any(_keeps(i.tokens[len(i.head) - 1 :]) for i in self.old if _is_device(i)):
+            if _keeps(body) and not self.before.keeps:
                 return "keeps a variable that outlives a launch ('static')"
         return None
 
@@ -219,7 +245,7 @@ class _Items:
                 name = re.match(r"\w*", rest)
                 if "##" in rest or "#" in rest:
                     return "adds a macro that pastes or quotes its arguments, which hides what it does"
-                if name and (name[0] not in self.names or self._constant(name[0], rest)):
+                if name and (name[0] not in self.before.names or self._constant(name[0], rest)):
                     continue
                 return f"redefines '{name[0][:60]}', which {_OTHERS}" if name else "redefines a name that the file uses"
             if word == "undef" or word == "define":
@@ -229,7 +255,7 @@ class _Items:
 
     def _constant(self, name: str, rest: str) -> bool:
         """Whether a macro is a number that only our kernels and launches use, and stays one."""
-        return name not in self.foreign and re.fullmatch(r"\w+\s+\(?\s*\d+[uU]?\s*\)?", rest) is not None
+        return name not in self.before.foreign and re.fullmatch(r"\w+\s+\(?\s*\d+[uU]?\s*\)?", rest) is not None
 
     # ---- what stands outside of our device functions
 
@@ -258,12 +284,16 @@ class _Items:
                     continue
                 yield "host", (), tuple(t.text for t in item.tokens)
             elif item.kind == "function" and _is_device(item):
-                mine = item.defines and set(item.defines) <= self.ours and not set(item.defines) & self.shared
-                is_new = not first and not set(item.defines) & self.known
+                mine = (
+                    item.defines
+                    and set(item.defines) <= self.before.ours
+                    and not set(item.defines) & self.before.shared
+                )
+                is_new = not first and not set(item.defines) & self.before.known
                 if not mine and not is_new:
                     yield "device", item.defines, tuple(t.text for t in item.tokens)
             elif item.kind == "function":
-                yield "host", item.defines, tuple(t.text for t in unlaunched(item, self.kernels))
+                yield "host", item.defines, tuple(t.text for t in unlaunched(item, self.before.kernels))
             elif self._is_new(item, first) or self._is_constant(item, first):
                 continue
             else:
@@ -273,7 +303,7 @@ class _Items:
         return any(i.word == "include" and i.rest == item.rest for i in self.old)
 
     def _is_new(self, item: Item, first: bool) -> bool:
-        if first or not item.defines or set(item.defines) & self.known:
+        if first or not item.defines or set(item.defines) & self.before.known:
             return False
         if item.kind not in ("type", "using", "typedef", "other"):
             return False
@@ -293,8 +323,8 @@ class _Items:
             return False
         if any(t.kind == "string" or (t.kind == "name" and t.text in ("new", "asm")) for t in item.tokens):
             return False
-        if first or set(item.defines) & self.known:
-            return not set(item.defines) & self.foreign
+        if first or set(item.defines) & self.before.known:
+            return not set(item.defines) & self.before.foreign
         return "constexpr" in words
 
 
