@@ -16,7 +16,7 @@ from engine.run.provenance import provenance
 from engine.run.result import Best, OptimizationResult, Step, faster
 from engine.search.loop import Search
 from engine.search.profiling import Evidence
-from engine.search.progress import INTERRUPTED, Progress
+from engine.search.progress import INTERRUPTED, SPENT, Progress
 from engine.search.puct import constants as search_constants
 from engine.search.reward import CONSTANTS
 from engine.search.tree import Node
@@ -109,7 +109,10 @@ def verdict(
         if said := stopped(kernel, refused, tried):
             return said
         if not progress.evaluated and progress.stopped:  # nothing can be said of what a search would find
-            return f"No candidate was tried for {kernel}: {progress.stopped}."
+            more = (
+                " by preparing and validating the kernel; give a larger --budget" if progress.stopped == SPENT else ""
+            )
+            return f"No candidate was tried for {kernel}: {progress.stopped}{more}."
         share = f"; its effective bandwidth is {100 * copy_share:.0f} % of copy" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
     assert best.evaluation.measurement is not None

@@ -119,7 +119,10 @@ def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None
     from engine.search.progress import Progress
 
     said = verdict("saxpy", None, Progress(0, 0, 9.0, stopped="the budget is spent"), {}, None)
-    assert said == "No candidate was tried for saxpy: the budget is spent."
+    assert (
+        said
+        == "No candidate was tried for saxpy: the budget is spent by preparing and validating the kernel; give a larger --budget."
+    )
 
 
 def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
