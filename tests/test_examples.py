@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.cpu.jobs import CpuJob
 from engine.cuda.load import load_program
 from engine.cuda.parse import parse
 from engine.evaluate.build import Builder
@@ -149,7 +150,7 @@ def test_kernel_computes_what_its_file_says(name: str, machine: Machine, tmp_pat
     binary = runner.build(built.text, spec.file, spec, builder.expressions)
     for case, launches in zip(spec.check, built.launches, strict=False):
         buffers = poisoned(spec, case, 1, "declared")
-        run = runner.run(binary, launches, buffers, scalars(spec, case))
+        run = runner.run(binary, CpuJob(launches, buffers, scalars(spec, case)))
         assert run.findings == ()
         wanted = REFERENCES[name](buffers, dict(case.sizes))
         assert set(run.outputs) == set(wanted)
