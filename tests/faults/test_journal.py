@@ -18,6 +18,7 @@ from engine.model import Evaluation, Program
 from engine.run.optimization import optimize
 from engine.search.journal import Journal
 from engine.search.reward import Proxies
+from tests.support.shards import first_few
 
 from .kills import child, rows
 from .scripted import ScriptedEvaluator, kernel, options, scripted
@@ -51,7 +52,7 @@ def _evaluations(found: dict[int, tuple[object, ...]]) -> dict[int, object]:
     return {id: (row[1], row[6], row[9], row[14], row[15]) for id, row in found.items()}  # parent, digest, outcome, all
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", first_few(range(12), 4))
 def test_a_truncated_journal_gives_what_was_booked_or_a_clean_end(booked: Path, tmp_path: Path, seed: int) -> None:
     folder = _copy(booked, tmp_path / "run")
     path = folder / "out" / "journal.sqlite"
@@ -60,7 +61,7 @@ def test_a_truncated_journal_gives_what_was_booked_or_a_clean_end(booked: Path, 
     _check(folder, booked)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", first_few(range(24), 6))
 def test_a_corrupt_journal_gives_what_was_booked_or_a_clean_end(booked: Path, tmp_path: Path, seed: int) -> None:
     folder = _copy(booked, tmp_path / "run")
     path = folder / "out" / "journal.sqlite"
@@ -89,7 +90,7 @@ def _check(folder: Path, booked: Path) -> None:
     assert len(_resumed(folder, resume=False)) == 2
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first_few(range(6), 2))
 def test_a_corrupt_log_of_a_killed_run_gives_what_was_booked_or_a_clean_end(tmp_path: Path, seed: int) -> None:
     """What SQLite had not yet moved from its write-ahead log into the file."""
     path, chance = kernel(tmp_path), random.Random(seed)
