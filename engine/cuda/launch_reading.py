@@ -39,11 +39,11 @@ class _KernelReference:
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
     """Every launch of the kernel (plain or qualified name) that the text shows, in whatever form."""
-    return (*sites(program, kernel), *_kept(_Asked(program.digest, kernel.rpartition("::")[2], program)))
+    return (*sites(program, kernel), *_kept(_KernelOfProgram(program.digest, kernel.rpartition("::")[2], program)))
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _KernelOfProgram:
     """What a kernel's launches are read for: one program, as its digest says, is read once."""
 
     digest: str
@@ -52,7 +52,7 @@ class _Asked:
 
 
 @lru_cache(maxsize=64)
-def _kept(asked: _Asked) -> tuple[LaunchSite, ...]:
+def _kept(asked: _KernelOfProgram) -> tuple[LaunchSite, ...]:
     return tuple(_indirect(asked.program, asked.plain))
 
 
