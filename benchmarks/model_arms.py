@@ -34,14 +34,14 @@ from engine.llm.batch import REQUESTS
 SCHEMA = "optiml.model_arms/2"
 WAITING = 4  # the command's exit code when questions wait in the batch folder
 INCOMPLETE = 4
-RULES = ("--search", "mcts", "--proposers", "rules,tuner")
-ALL = ("--search", "mcts", "--proposers", "rules,tuner,llm")
-# By name: what each arm adds to the command.
+MCTS = ("--search", "mcts")
+RULES, ALL = ("--proposers", "rules,tuner"), ("--proposers", "rules,tuner,llm")
+# By name: what each arm adds to the command, the proposers last.
 ARMS = {
-    "rules": RULES, "model": ALL,
-    **{f"model-{policy}": ("--search", policy, *ALL[2:]) for policy in ("greedy", "beam", "best-of", "refine")},
-    **{f"model-profile-{profile}": ("--prompt-profile", profile, *ALL) for profile in ("raw", "none")},
-    "model-alone": ("--search", "mcts", "--proposers", "llm"), "rules-greedy": ("--search", "greedy", *RULES[2:]),
+    "rules": (*MCTS, *RULES), "model": (*MCTS, *ALL),
+    **{f"model-{policy}": ("--search", policy, *ALL) for policy in ("greedy", "beam", "best-of", "refine")},
+    **{f"model-profile-{profile}": ("--prompt-profile", profile, *MCTS, *ALL) for profile in ("raw", "none")},
+    "model-alone": (*MCTS, "--proposers", "llm"), "rules-greedy": ("--search", "greedy", *RULES),
 }  # fmt: skip
 _DRAWS = 4000
 _TIMEOUT_S = 900.0
