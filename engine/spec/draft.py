@@ -32,7 +32,6 @@ from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
-Ended = Callable[[Mapping[str, int]], str]
 
 
 _BLOCK = 256  # threads of a launch that is assumed
@@ -59,39 +58,6 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How a draft is tried. `probe`, `moved` and `roles` are those of `OriginalRuns`; `tiled` and `divided` are of `trial_sizes`.
-
-    `ended` is that of the trials. `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
-    host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
-    `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
-    `shapes`: to check instead of those that follow from the sizes. `segment`: the size that bounds the segments of ragged rows.
-    `kept`: buffers that the kernel reads before it writes them. `turned`: trials give the first size the largest value.
-    """
-
-    probe: Probe | None = None
-    moved: Probe | None = None
-    roles: Roles | None = None
-    ended: Ended | None = None
-    launching: frozenset[str] = frozenset()
-    hosts: tuple[str, ...] = ()
-    tiled: bool = False
-    divided: Mapping[str, str] = field(default_factory=dict)
-    whole: bool = False
-    grids: tuple[str, ...] = ()
-    untried: str = ""
-    options: CompileOptions = field(default_factory=CompileOptions)
-    launch: LaunchExpr | None = None
-    positive: bool = False
-    halvings: int = 0
-    rows: tuple[str, ...] = ()
-    shapes: tuple[Case, ...] = ()
-    segment: str = ""
-    turned: bool = False
-    kept: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class OriginalRuns:
     """Runs of the original that say what its text does not.
 
@@ -107,6 +73,39 @@ class OriginalRuns:
     roles: Roles | None = None
     trials: Trials | None = None
     untried: str = ""
+
+    def ended(self, sizes: Mapping[str, int]) -> str:
+        """What ended the trial at these sizes early, in words; "" where there are none."""
+        return self.trials.ended(sizes) if self.trials is not None else ""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a draft is tried. `tiled` and `divided` are of `trial_sizes`.
+
+    `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
+    host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
+    `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
+    `shapes`: to check instead of those that follow from the sizes. `segment`: the size that bounds the segments of ragged rows.
+    `kept`: buffers that the kernel reads before it writes them. `turned`: trials give the first size the largest value.
+    """
+
+    runs: OriginalRuns = OriginalRuns()
+    launching: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+    tiled: bool = False
+    divided: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+    grids: tuple[str, ...] = ()
+    options: CompileOptions = field(default_factory=CompileOptions)
+    launch: LaunchExpr | None = None
+    positive: bool = False
+    halvings: int = 0
+    rows: tuple[str, ...] = ()
+    shapes: tuple[Case, ...] = ()
+    segment: str = ""
+    turned: bool = False
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def draft(
     def made_by(way: _Way) -> Draft:
         return _draft(program, kernel_name, written, way)
 
-    way = _Way(untried=runs.untried, options=options or CompileOptions(), launch=launch)
+    way = _Way(OriginalRuns(untried=runs.untried), options=options or CompileOptions(), launch=launch)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
     for find in (_hosts, _launching, _segments):
@@ -141,9 +140,7 @@ def draft(
     trials = runs.trials
     if runs.probe is None:
         return made
-    ended = trials.ended if trials is not None else None
-    way = replace(way, probe=runs.probe, moved=runs.moved, roles=runs.roles, ended=ended)
-    way = replace(way, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
+    way = replace(way, runs=runs, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
     made = made_by(way)
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
@@ -262,7 +259,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
-            _set_extent(part, reach, usage, missing, way.untried, offsets)
+            _set_extent(part, reach, usage, missing, way.runs.untried, offsets)
     for part in parts:
         if way.segment and part.argument.role == "out" and way.segment in re.findall(r"\w+", part.argument.size):
             # Segments that are shorter than they may be leave the end as it was.
@@ -363,13 +360,13 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
     ended = ""
     # With no size at all one trial says everything: nothing can vary.
     for at, chosen in enumerate(_trials_of(sizes, way)):
-        if way.probe is not None and (sizes or at == 0):
-            reached = way.probe(chosen)
+        if way.runs.probe is not None and (sizes or at == 0):
+            reached = way.runs.probe(chosen)
             failed |= not reached and not trials
-            ended = ended or (way.ended(chosen) if way.ended is not None else "")
+            ended = ended or way.runs.ended(chosen)
             for name, touched in reached.items():
                 trials.setdefault(name, []).append((chosen, touched))
-            for name, touched in way.moved(chosen).items() if way.moved is not None and indices else ():
+            for name, touched in way.runs.moved(chosen).items() if way.runs.moved is not None and indices else ():
                 later.setdefault(name, []).append((chosen, touched))
         whole = {n: int(v) for n, v in values.items() if v.isdigit()}
         for name in buffers:
@@ -393,7 +390,7 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     found = {name: table for name, table in tables.items() if table is not None}
-    return Reach(extents, found, {*trials}, way.probe is not None, ended)
+    return Reach(extents, found, {*trials}, way.runs.probe is not None, ended)
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
@@ -429,7 +426,7 @@ def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> 
     """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
     seen: dict[str, set[Role]] = {}
     for chosen in _trials_of(sizes, way):
-        for name, each in way.roles(chosen).items() if way.roles is not None else ():
+        for name, each in way.runs.roles(chosen).items() if way.runs.roles is not None else ():
             seen.setdefault(name, set()).add(each)
     for part in parts:
         argument = part.argument
