@@ -81,7 +81,7 @@ class Stage:
 
         launches = built.launches[len(self.spec.check)]
         arguments = self.buffers.arguments(self.buffers.main)
-        ready = Call(Loaded(built.binary.cubin, built.binary.entries), launches, arguments)
+        ready = Call(Loaded(built.binary.cubin, built.binary.entries, built.binary.constants), launches, arguments)
         return lambda: ready(cp.cuda.Stream.null)
 
     def reset(self) -> None:

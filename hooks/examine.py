@@ -177,7 +177,7 @@ class Inspector:
 
     def _sliced(self, target: Target) -> DeviceSlice:
         spec, options = target.spec, target.compile
-        kernels = list(dict.fromkeys(step.kernel for step in spec.steps)) if spec else [target.kernel]
+        kernels = list(dict.fromkeys(spec.expressions)) if spec else [target.kernel]
         return device_slice(target.program, kernels, root=self._root, include=options.include, unit=options.unit)
 
     def _resources(self, report: Report, target: Target, arch: str, found: tuple[Binary, ...]) -> None:

@@ -18,7 +18,7 @@ from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import note_errors
 from engine.errors import OptimlError
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.build import expression, not_built
+from engine.evaluate.build import not_built
 from engine.evaluate.contained import contained_build
 from engine.model import Binary, LaunchConfig, Outcome, Program, Resources, Target
 from engine.process.cores import ONE_THREAD
@@ -74,7 +74,7 @@ class BuildWorkers(Analysis):
             "cache": None if cache is None else str(cache),
             "line_info": compiling.line_info,
         }
-        self._expressions = tuple(expression(step) for step in spec.steps)
+        self._expressions = spec.expressions
         # Thousands for some templates, the same for most programs of a run.
         self._points: dict[tuple[int, bytes], Feasible] = {}
         self._built: dict[str, tuple[dict[str, Any], list[bytes]]] = {}  # by the digest of the program
@@ -103,7 +103,10 @@ class BuildWorkers(Analysis):
         text, cubin = blobs
         plain = answer["binary"]
         binary = Binary(
-            **{**plain, "entries": tuple(plain["entries"]), "most_threads": tuple(plain["most_threads"])},
+            **{
+                **plain, **{name: tuple(plain[name]) for name in ("entries", "most_threads")},
+                "constants": tuple((str(name), int(size)) for name, size in plain["constants"]),
+            },
             cubin=cubin, resources=tuple(Resources(**each) for each in answer["resources"]),
         )  # fmt: skip
         launches = tuple(

@@ -111,7 +111,9 @@ class _Restored:
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.spec = self.made.spec
+        # Constant memory is in no recording: what the draft says of it stays.
+        self.constants = tuple(a for a in self.made.spec.arguments if a.symbol)
+        self.spec = replace(self.made.spec, arguments=tuple(a for a in self.made.spec.arguments if not a.symbol))
         self.missing: list[Gap] = list(self.made.missing)
         names = self.spec.steps[0].arguments
         self.launches = [
@@ -136,6 +138,9 @@ class _Restored:
         self._buffers(sizes)
         self._cases(sizes)
         self._refused()
+        self.spec = replace(self.spec, arguments=self.spec.arguments + self.constants)
+        for a in self.constants:
+            self._say(f"args.{a.name}", "assumed: constant memory is not recorded")
         text = spec_text(self.spec, self.notes, self.missing, "comments", "")
         return Draft(self.spec, text, tuple(self.missing))
 

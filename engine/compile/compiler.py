@@ -33,7 +33,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 class Translation:
     """One text to compile.
 
-    `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>". `defines` are
+    `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>"; behind them "&v" for each
+    `__constant__` variable whose address is wanted. `defines` are
     "NAME" or "NAME=VALUE"; `include` are folders shown to the compiler read-only (what is compiled with them is not
     cached). `path` is what messages call the text. Without `expressions` every `__global__` function that needs no
     instantiation is an entry, in the order of their names.
@@ -46,6 +47,11 @@ class Translation:
     include: tuple[Path, ...] = ()
     std: str = "c++17"
     line_info: bool = False
+
+    @property
+    def kernels(self) -> int:
+        """How many of the expressions are kernels."""
+        return sum(not each.startswith("&") for each in self.expressions)
 
     def check(self) -> None:
         """Raises CompileError where an option is not one: nothing here may smuggle a flag into a compiler."""

@@ -81,6 +81,13 @@ class Cubin:
         names = (name.removeprefix(prefix) for name in self._by_name if name.startswith(prefix))
         return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
 
+    @_reads
+    def variable_bytes(self, name: str) -> int:
+        """The size of a variable by its symbol; 0 where there is none."""
+        return next(
+            (int(s["st_size"]) for s in self._symbols if s.name == name and s["st_info"]["type"] == "STT_OBJECT"), 0
+        )
+
     @cached_property
     @_reads
     def local_static_bytes(self) -> int:

@@ -61,7 +61,8 @@ def with_markers(translation: Translation) -> str:
     """
     name = re.sub(r"[\"\\\n\r]", "_", translation.path)
     lines = [f'#line 1 "{name}"', translation.text, '#line 1 "kernel expressions"']
-    lines += [f"__device__ decltype(&{e}) {_MARK}{i} = &{e};" for i, e in enumerate(translation.expressions)]
+    addresses = [e if e.startswith("&") else f"&{e}" for e in translation.expressions]
+    lines += [f"__device__ decltype({a}) {_MARK}{i} = {a};" for i, a in enumerate(addresses)]
     return "\n".join(lines) + "\n"
 
 

@@ -99,7 +99,7 @@ class NvrtcCompiler:
                 error = compile_error(log, translation.path)
                 raise NeedsNvcc(error.what, error.where, _GET_NVCC, log=error.log)
             cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
-            header = {"described": describe(cubin, names, log, translation.path)}
+            header = {"described": describe(cubin, names, log, translation.path, kernels=translation.kernels)}
         try:
             binary = self._binary(translation, header["described"], cubin, begin, cached=False)
         except _MALFORMED:
@@ -140,7 +140,8 @@ class NvrtcCompiler:
         entries = tuple(map(str, plain["entries"]))
         resources = tuple(Resources(*map(int, each)) for each in plain["resources"])
         most_threads = tuple(None if most is None else int(most) for most in plain["most_threads"])
-        if {len(resources), len(most_threads), len(translation.expressions) or len(entries)} != {len(entries)}:
+        constants = tuple((str(name), int(size)) for name, size in plain["constants"])
+        if {len(resources), len(most_threads), translation.kernels or len(entries)} != {len(entries)}:
             raise ValueError("not one of each for every entry")
         return Binary(
             cubin=cubin,
@@ -152,6 +153,7 @@ class NvrtcCompiler:
             kept_bytes=int(plain["kept_bytes"]),
             clock_reads=int(plain["clock_reads"]),
             block_atomics=int(plain["block_atomics"]),
+            constants=constants,
             compile_s=time.perf_counter() - begin,
             cached=cached,
             log=str(plain["log"]),
@@ -161,7 +163,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            4, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            5, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -36,7 +36,8 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
     except Refused as error:
         return {"ok": False, "log": error.log or error.what}, b""
     try:
-        described = describe(compiled.code, compiled.names, compiled.log, name)
+        kernels = sum(not str(e).startswith("&") for e in request["expressions"])
+        described = describe(compiled.code, compiled.names, compiled.log, name, kernels=kernels)
     except CompileError as error:
         return {"refused": error.what, "log": compiled.log}, b""
     return {"ok": True, "described": described}, compiled.code

@@ -10,14 +10,15 @@ from engine.compile.cubin import Cubin, CubinError
 from engine.errors import CompileError
 
 
-def describe(cubin: bytes, names: Sequence[str], log: str, path: str) -> dict[str, Any]:
+def describe(cubin: bytes, names: Sequence[str], log: str, path: str, *, kernels: int | None = None) -> dict[str, Any]:
     """The fields of `Binary` that machine code and the compiler's log tell of, as JSON has them.
 
-    `names` are the entries, one per step; without any it is all of them. `path` is what errors call the text. Raises CompileError.
+    `names` are the entries, one per step; without any it is all of them. Behind the first `kernels` stand constant variables.
+    `path` is what errors call the text. Raises CompileError.
     """
     try:
         parsed = Cubin(cubin)
-        entries = tuple(names) or parsed.entries
+        entries, variables = tuple(names[:kernels]) or parsed.entries, names[kernels:] if kernels is not None else ()
         if not entries:
             raise CompileError("it contains no kernel to compile", path)
         used = parse_resources(log)
@@ -34,6 +35,7 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str) -> dict[st
             "kept_bytes": parsed.local_static_bytes,
             "clock_reads": parsed.clock_reads,
             "block_atomics": parsed.block_atomics,
+            "constants": [(name, parsed.variable_bytes(name)) for name in variables],
             "log": clean_log(log),
         }
     except CubinError as error:

@@ -79,11 +79,10 @@ class CpuProbe:
     """
 
     def __init__(self, program: Program, spec: KernelSpec, machine: CpuMachine, root: Path) -> None:
-        step = spec.steps[0]
-        expression = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
-        sliced = device_slice(program, [expression], root=root, include=spec.compile.include, unit=spec.compile.unit)
+        named, compiled = list(spec.expressions), spec.compile
+        sliced = device_slice(program, named, root=root, include=compiled.include, unit=compiled.unit)
         self._program, self._spec, self._machine = program, spec, machine
-        self._binary = machine.build(sliced.text, spec.file, spec, [expression])
+        self._binary = machine.build(sliced.text, spec.file, spec, named)
         self._spent_s = self._spent_on_roles_s = 0.0
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
         self._seen: dict[tuple[tuple[tuple[str, int], ...], int], dict[str, int]] = {}
@@ -273,4 +272,6 @@ def _roomy(argument: Argument, length: int, whole: int) -> Argument:
     fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", str(whole))
     if argument.fill.kind == "offsets":  # every segment as long as it may be
         fill = replace(argument.fill, low=f"({argument.fill.high}) - 1")
-    return replace(argument, size=str(length), fill=fill)
+    # Constant memory has the extent of its declaration.
+    size = argument.size if argument.symbol and "." not in argument.name else str(length)
+    return replace(argument, size=size, fill=fill)

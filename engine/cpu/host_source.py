@@ -247,12 +247,15 @@ def file_name(path: str) -> str:
 
 
 def prepare(text: str, path: str, expressions: list[str]) -> str:
-    """The C++ file that is compiled: the kernels' text, and an entry for each step's expression ("k", "k<float, 256>").
+    """The C++ file that is compiled: the kernels' text, and an entry for each expression: "k", "k<float, 256>", or "&v", a variable.
 
     Compiler messages and debug information speak of `path` and its lines.
     """
     text = without_ptx(text, without_comments(text))
     body = mark_exits(place_shared(without_errors(text)))
     lines = [*filter(None, [refusals(text)]), f'# 1 "{file_name(path)}"', body, f'# 1 "{ENTRIES}"']
-    lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]
+    kernels = [e for e in expressions if not e.startswith("&")]
+    variables = [e.removeprefix("&") for e in expressions if e.startswith("&")]
+    lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(kernels)]
+    lines += [f"OPTIML_CONSTANT({number}, {name})" for number, name in enumerate(variables)]
     return "\n".join(lines) + "\n"

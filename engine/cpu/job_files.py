@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from engine.cpu.jobs import CpuBinary, CpuJob
 from engine.errors import MachineError
-from engine.spec.parameters import passed
+from engine.spec.parameters import Passed, constants, passed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,6 +71,9 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
             rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
         elif name in job.moved:
             rows.append(f"apart {array.dtype.itemsize}")
+    for each in constants(spec, job.scalars):
+        # As an argument of a launch, or the number of the buffer whose contents it has.
+        rows.append(f"constant {f'b{names.index(each)}' if isinstance(each, str) else _word(each, names)}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
             raise MachineError(
@@ -78,11 +81,14 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
                 spec.file,
                 "check the launch's grid, block and shared memory",
             )
-        words = []
-        for each in passed(spec, part, job.scalars):
-            words.append("+".join([f"s{each.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in each.places)]))
+        words = [_word(each, names) for each in passed(spec, part, job.scalars)]
         shape = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
         rows.append(" ".join(["launch", *map(str, shape), *words]))
         if job.sample:
             rows.append(" ".join(["blocks", *map(str, job.sample.blocks)]))
     return rows
+
+
+def _word(value: Passed, names: list[str]) -> str:
+    """A value's bytes, and for each address in it the byte and the number of the buffer."""
+    return "+".join([f"s{value.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in value.places)])

@@ -97,6 +97,8 @@ def _message(kind: str, extra: str, access: _Access) -> str:
             return f"the kernel takes {index} arguments, the spec has {size}"
         case "crash", "argument_size":
             return f"argument {index + 1} of the kernel has {size} bytes, the spec's argument a different size"
+        case "crash", "constant_size":
+            return f"the __constant__ variable {index + 1} of the spec has {size} bytes, its contents another number"
         case "crash", "shared_size":
             return f"a shared array exceeds the limit of a block{where}"
         case "undefined", _:

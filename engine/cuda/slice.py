@@ -103,10 +103,11 @@ def device_slice(
 ) -> DeviceSlice:
     """The kernels with all that they need, everything else blanked out; local headers in place, with `#line` markers.
 
-    `kernels` may carry namespaces and template arguments. Headers are looked for in the program, then below `root`; in
-    `include`, folders relative to it, too. `unit` is the file that the kernel's file, a header, is compiled through; one
-    that does not include it does not count. Raises SourceError for a kernel that is not there, an include that leads out of
-    the repository, text that is no UTF-8, and a name whose namespace no header that a device compiler takes defines.
+    `kernels` may carry namespaces and template arguments; `&v` is a variable that is wanted too. Headers are looked for in the
+    program, then below `root`; in `include`, folders relative to it, too. `unit` is the file that the kernel's file, a header,
+    is compiled through; one that does not include it does not count. Raises SourceError for a kernel that is not there, an
+    include that leads out of the repository, text that is no UTF-8, and a name whose namespace no header that a device compiler
+    takes defines.
     """
     if unit and unit != program.kernel_file:
         data = program.files.get(unit) or (read_below(root, unit) if root is not None else None)
@@ -260,6 +261,9 @@ class _Slicer:
                     always.append(entry)
         for kernel in kernels:
             name = kernel.split("<", 1)[0].strip().rpartition("::")[2]
+            if kernel.startswith("&"):
+                self.needed.add(name.removeprefix("&"))
+                continue
             if not any("__global__" in self._expanded(entry.names) for entry in providers.get(name, ())):
                 raise SourceError(f"has no kernel '{name[:200]}'", main.path, "give the name of one of its kernels")
             self.needed.update([name, *_NAME.findall(kernel)])

@@ -59,8 +59,7 @@ class Analysis:
     def slice(self, program: Program) -> str:
         """The program's device slice. Raises SourceError."""
         # With the template arguments: they may name types and constants of the file.
-        named = (f"{s.kernel}<{s.template_args}>" if s.template_args else s.kernel for s in self.spec.steps)
-        names = list(dict.fromkeys(named))
+        names = list(dict.fromkeys(self.spec.expressions))
         return device_slice(
             program, names, root=self.root, include=self.spec.compile.include, unit=self.spec.compile.unit
         ).text

@@ -15,7 +15,8 @@ from engine.evaluate.analysis import Analysis
 from engine.evaluate.guardrails import LIMITS
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program, Target
 from engine.settings.config import Guardrails
-from engine.spec.kernel_spec import KernelSpec, Step
+from engine.spec.dtypes import parse_dtype
+from engine.spec.kernel_spec import KernelSpec
 from engine.verify.defences import ALL, Defences
 
 
@@ -54,7 +55,7 @@ class Builder(Analysis):
         self._compiler, self._line_info = compiler, options.line_info
         self._front = options.workers
         self._original: Binary | None = None
-        self.expressions = tuple(expression(step) for step in spec.steps)
+        self.expressions = spec.expressions
 
     def original(self, program: Program) -> Built:
         """Build the original; its errors are the user's to see. Raises CompileError, SourceError, SpecError."""
@@ -65,6 +66,8 @@ class Builder(Analysis):
         binary = self._compiler.compile(self.translation(text))
         if reason := _beyond_bound(binary, launches):
             raise SourceError(reason, self.spec.file, "launch smaller blocks, or raise the bound")
+        if reason := self._other_constants(binary):
+            raise SourceError(reason, self.spec.origin or self.spec.file, "correct its type in the spec")
         self.original_program = program
         if self._front is not None:
             self._front.original_program = program
@@ -104,9 +107,17 @@ class Builder(Analysis):
         except OptimlError as error:
             raise not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
-        if reason := _beyond_bound(binary, prepared.launches):
+        if reason := _beyond_bound(binary, prepared.launches) or self._other_constants(binary):
             raise not_built(Outcome.SCREENED_OUT, reason, stages)
         return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages)
+
+    def _other_constants(self, binary: Binary) -> str:
+        """Which of the spec's constants the machine code has with another size; "" where there is none."""
+        for argument, (_, size) in zip(self.spec.symbols, binary.constants, strict=True):
+            elements = int(argument.size) if argument.role != "scalar" else 1
+            if (given := elements * parse_dtype(argument.type).itemsize) != size:
+                return f"the __constant__ variable '{argument.name}' has {size} bytes, the spec gives {given}"
+        return ""
 
     def close(self) -> None:
         """End what is being built: it comes to nothing."""
@@ -127,11 +138,6 @@ class Builder(Analysis):
             std=options.std,
             line_info=self._line_info,
         )
-
-
-def expression(step: Step) -> str:
-    """The name expression of a step's kernel: "k" or "k<float, 256>"."""
-    return f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
 
 
 def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from engine.gpu.device import Arena, SparseShape, Tools
+from engine.gpu.device import Arena, Given, SparseShape, Tools
 from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
-from engine.spec.parameters import passed
+from engine.spec.parameters import constants, passed
 
 
 def tool_kind(dtype: DType) -> str:
@@ -211,21 +211,33 @@ class CaseBuffers:
 
     # ---- what kernels get
 
-    def arguments(self, outputs: Arena) -> list[list[bytes]]:
-        """Parameter values per step, with written buffers in `outputs` (`main` or `other`)."""
+    def arguments(self, outputs: Arena) -> Given:
+        """What the launches are given, with written buffers in `outputs` (`main` or `other`)."""
 
+        def arena(name: str) -> Arena:
+            return outputs if name in outputs.sizes else self.main
+
+        return self._packed(self._scalars, arena)
+
+    def wide_arguments(self) -> Given:
+        """What the widened original is given."""
+        wide = self.wide
+        assert wide is not None
+        return self._packed({name: self._wide_value(name) for name in self._scalars}, lambda _: wide)
+
+    def _packed(self, values: Mapping[str, np.generic | bytes], arena: Callable[[str], Arena]) -> Given:
         def address(name: str) -> int:
-            return (outputs if name in outputs.sizes else self.main).address(name)
+            return arena(name).address(name)
 
-        return self._packed(self._scalars, address)
-
-    def wide_arguments(self) -> list[list[bytes]]:
-        """Parameter values of the widened original."""
-        assert self.wide is not None
-        return self._packed({name: self._wide_value(name) for name in self._scalars}, self.wide.address)
-
-    def _packed(self, values: Mapping[str, np.generic | bytes], address: Callable[[str], int]) -> list[list[bytes]]:
-        return [[each.packed(address) for each in passed(self.spec, step, values)] for step in self.spec.steps]
+        steps = [[each.packed(address) for each in passed(self.spec, step, values)] for step in self.spec.steps]
+        places, held = list[tuple[int, int]](), list[Any]()
+        for each in constants(self.spec, values):
+            if isinstance(each, str):
+                places.append((address(each), arena(each).sizes[each]))
+                continue
+            held.append(cp.asarray(np.frombuffer(each.packed(address), np.uint8)))
+            places.append((int(held[-1].data.ptr), held[-1].nbytes))
+        return Given(steps, places, held)
 
     def _wide_value(self, name: str) -> np.generic | bytes:
         value = self._scalars[name]

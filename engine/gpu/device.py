@@ -20,6 +20,7 @@ _ALIGN = 256
 _FILLS = ("normal", "uniform", "integers")  # numbered as in tools.cu
 _MAX_DYNAMIC_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_DYNAMIC_SHARED = 48 << 10
+_DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,25 @@ class Compared:
     count: int
 
 
-class Loaded:
-    """A cubin on the device with the kernels of each step."""
+@dataclass(frozen=True)
+class Given:
+    """What launches are given: the parameter values of each step, and where the contents of each constant stand on the device.
 
-    def __init__(self, cubin: bytes, entries: Sequence[str]) -> None:
+    Of a constant: address and bytes. `held` keeps alive what stands there.
+    """
+
+    steps: Sequence[Sequence[bytes]]
+    constants: Sequence[tuple[int, int]] = ()
+    held: Sequence[Any] = ()
+
+
+class Loaded:
+    """A cubin on the device with the kernels of each step. `constants` are variables of it, by symbol and size in bytes."""
+
+    def __init__(self, cubin: bytes, entries: Sequence[str], constants: Sequence[tuple[str, int]] = ()) -> None:
         self._module = cp.cuda.function.Module()
         self._module.load(cubin)
+        self.constants = [(int(self._module.get_global_var(name)), size) for name, size in constants]
         self._functions = [self._module.get_function(entry) for entry in entries]
         self._raised = [_DEFAULT_DYNAMIC_SHARED] * len(self._functions)
 
@@ -63,18 +77,36 @@ class Loaded:
 
 
 class Call:
-    """All launches of one program on one set of buffers, ready to go: a call costs a few microseconds."""
+    """All launches of one program on one set of buffers, ready to go: a call costs a few microseconds.
 
-    def __init__(self, loaded: Loaded, launches: Sequence[LaunchConfig], arguments: Sequence[Sequence[bytes]]) -> None:
+    Raises ValueError where a constant's contents are not as large as it is.
+    """
+
+    def __init__(self, loaded: Loaded, launches: Sequence[LaunchConfig], given: Given) -> None:
         loaded.prepare(launches)
-        self._loaded = loaded
+        self._loaded, self._given = loaded, given
         self._launches = []
-        for step, (launch, values) in enumerate(zip(launches, arguments, strict=True)):
+        self._copies = []
+        for (target, room), (source, size) in zip(loaded.constants, given.constants, strict=True):
+            if room != size:
+                raise ValueError(f"{size} bytes for a constant of {room}")
+            self._copies.append((target, source, size))
+        for step, (launch, values) in enumerate(zip(launches, given.steps, strict=True)):
             cells = [ctypes.create_string_buffer(v, len(v)) for v in values]
             pointers = (ctypes.c_void_p * max(1, len(cells)))(*[ctypes.addressof(c) for c in cells])
             self._launches.append((loaded.pointer(step), launch, cells, pointers))
 
     def __call__(self, stream: Any) -> None:
+        self.fill_constants(stream)
+        self.launch(stream)
+
+    def fill_constants(self, stream: Any) -> None:
+        """Put their contents into the module's constants: it may have been launched on other buffers since."""
+        for target, source, size in self._copies:
+            cp.cuda.runtime.memcpyAsync(target, source, size, _DEVICE_TO_DEVICE, stream.ptr)
+
+    def launch(self, stream: Any) -> None:
+        """The launches alone."""
         for function, launch, _, pointers in self._launches:
             driver.launchKernel(
                 function, *launch.grid, *launch.block, launch.shared_bytes, stream.ptr, ctypes.addressof(pointers), 0

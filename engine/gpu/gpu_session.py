@@ -82,8 +82,8 @@ class DeviceSession:
 
     def __init__(self, tools: Any, header: dict[str, Any], blobs: list[bytes]) -> None:
         self.spec = as_spec(header["spec"])
-        original = Loaded(blobs[0], header["entries"])
-        wide = Loaded(blobs[1], header["wide_entries"]) if header["wide_entries"] else None
+        original = Loaded(blobs[0], header["entries"], header["constants"])
+        wide = Loaded(blobs[1], header["wide_entries"], header["wide_constants"]) if header["wide_entries"] else None
         self.launches = _launches(header["launches"])
         self.checker = Checker(
             self.spec,
@@ -96,11 +96,11 @@ class DeviceSession:
         )
         self.timer = None if tools.bare else timing.Timer(self.checker)
         self.loaded: dict[str, tuple[Any, Any]] = {"original": (original, self.launches)}
-        self.code: dict[str, tuple[bytes, list[str]]] = {"original": (blobs[0], header["entries"])}
+        self.code: dict[str, tuple[Any, ...]] = {"original": (blobs[0], header["entries"], header["constants"])}
 
     def load(self, figures: dict[str, Any], blobs: list[bytes]) -> None:
-        self.code[figures["key"]] = (blobs[0], figures["entries"])
-        self.loaded[figures["key"]] = (Loaded(blobs[0], figures["entries"]), _launches(figures["launches"]))
+        code = self.code[figures["key"]] = (blobs[0], figures["entries"], figures["constants"])
+        self.loaded[figures["key"]] = (Loaded(*code), _launches(figures["launches"]))
 
     def validate(self) -> dict[str, Any]:
         problems = self.checker.validate()

@@ -172,8 +172,10 @@ class GpuRunner:
             "defences": dataclasses.asdict(self._defences),
             "spec": dataclasses.asdict(spec),
             "entries": original.binary.entries,
+            "constants": original.binary.constants,
             "launches": _plain(original.launches),
             "wide_entries": wide.binary.entries if wide else (),
+            "wide_constants": wide.binary.constants if wide else (),
             "wide_launches": _plain(wide.launches) if wide else None,
         }
         self._session = None
@@ -334,7 +336,8 @@ class GpuRunner:
 
 
 def _load(key: str, built: Built) -> dict[str, Any]:
-    return {"key": key, "entries": built.binary.entries, "launches": _plain(built.launches)}
+    binary = built.binary
+    return {"key": key, "entries": binary.entries, "constants": binary.constants, "launches": _plain(built.launches)}
 
 
 def _plain(launches: Sequence[Sequence[LaunchConfig]]) -> list[list[tuple[Any, ...]]]:

@@ -66,7 +66,7 @@ class Contestant:
 
     def launch_each(self) -> None:
         for call in self.calls:
-            call(cp.cuda.get_current_stream())
+            call.launch(cp.cuda.get_current_stream())
 
 
 class Timer:
@@ -115,9 +115,10 @@ class Timer:
 
     def _once(self, call: Call, slot: int) -> float:
         start, stop = self._events[slot]
+        call.fill_constants(self.stream)
         self.flush()
         start.record(self.stream)
-        call(self.stream)
+        call.launch(self.stream)
         stop.record(self.stream)
         stop.synchronize()
         return float(cp.cuda.get_elapsed_time(start, stop)) * 1e3
@@ -182,7 +183,8 @@ class Timer:
             return {"samples_us": samples, "failure": None, "host_over_events": 1.0, "given_up": True}
         self._yardsticks.keep(index, candidate, own)
         estimates = [min(times) for times in (*warm, own)]
-        graph = min(estimates) < GRAPH_BELOW_US
+        # One module has its constants once: launches on several sets of buffers would need a copy between them.
+        graph = min(estimates) < GRAPH_BELOW_US and not self.checker.spec.symbols
         spans = [max(1, min(MAX_SETS, round(GRAPH_SPAN_US / max(estimate, 1.0)))) for estimate in estimates]
         most = max(1, min(MAX_SETS, MAX_SET_BYTES // max(1, buffers.data_bytes)))
         sets = self._sets(index, min(most, max(spans)) if graph else 1)
@@ -279,6 +281,7 @@ class Timer:
     def _before(self, index: int, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
         used = sets[: len(contestant.calls)]
         word = poison if self.checker.defences.poison else None
+        contestant.calls[0].fill_constants(self.stream)
 
         def reset() -> None:
             for buffers in used:

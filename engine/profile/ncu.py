@@ -385,7 +385,7 @@ class _Session:
         """Have the batch launched: one entry for each candidate that was reached, None where it ran."""
         items = [
             {
-                "entries": r.binary.entries, "case": r.case,
+                "entries": r.binary.entries, "constants": r.binary.constants, "case": r.case,
                 "launches": [(s.grid, s.block, s.shared_bytes) for s in r.launches],
             }
             for r in batch

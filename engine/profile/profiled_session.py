@@ -46,7 +46,7 @@ class ProfiledSession:
     def run(self, item: dict[str, Any], cubin: bytes) -> None:
         """Launch every step once, profiled, after a whole run that is not: it warms up and shows what faults."""
         buffers = self.buffers(int(item["case"]))
-        loaded = Loaded(cubin, item["entries"])
+        loaded = Loaded(cubin, item["entries"], item["constants"])
         launches = [LaunchConfig(tuple(g), tuple(b), s) for g, b, s in item["launches"]]
         call = Call(loaded, launches, buffers.arguments(buffers.main))
         buffers.reset(buffers.main, 0)

@@ -13,8 +13,10 @@ from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, UsageError
 from engine.model import Program
+from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_callers import note_shared, set_passed
+from engine.spec.drafted_constants import drafted_constants
 from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
@@ -24,7 +26,7 @@ from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
-from engine.spec.size_gaps import Reach, constants_gap, no_size, unfilled_constants
+from engine.spec.size_gaps import Reach, no_size
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
 from engine.spec.template_choice import template_arguments
@@ -239,11 +241,12 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     if not template_args:
         template_args = template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)
-    usage.guards |= way.launching
+    usage.guards |= way.launching | usage.counted & {v.name for v in unfilled_constants(program, unit, kernel)}
     kinds = ParameterTypes(program, types, kernel, template_args)
     parts = [part for p in kernel.parameters for part in drafted_parts(kinds, p, usage, missing)]
     note_shared(program, kernel, parts)
     set_passed(program, kernel, parts)
+    parts += drafted_constants(kinds, usage, missing)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = _set_strides(parts, way)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
@@ -273,8 +276,6 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
             part.notes.append("assumed: positive, as other inputs give no numbers")
-    if constants := unfilled_constants(program, unit, kernel):
-        missing.append(Gap(constants_gap(constants)))
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
     if way.turned:
         check = ordered_shapes(check, sizes, [p.argument for p in parts])

@@ -39,6 +39,9 @@ class Argument:
 
     A field of a struct parameter has the parameter's name before its own, `params.x`, and lies `offset` bytes into it; the
     parameter itself is a scalar whose bytes hold what no field gives. Everything else lies at offset 0 of its own parameter.
+
+    `symbol` is the `__constant__` variable, with its namespaces, that it is or lies in instead of a parameter: an array is a
+    buffer of role `in` whose contents are copied there before each launch.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Argument:
     value: str = ""
     tolerance: float | None = None
     offset: int = 0
+    symbol: str = ""
 
     @property
     def parameter(self) -> str:
@@ -87,6 +91,11 @@ class Step:
     template_args: str
     arguments: tuple[str, ...]
     launch: LaunchExpr | None = None
+
+    @property
+    def expression(self) -> str:
+        """The name expression of its kernel: "k" or "k<float, 256>"."""
+        return f"{self.kernel}<{self.template_args}>" if self.template_args else self.kernel
 
 
 @dataclass(frozen=True)
@@ -138,9 +147,19 @@ class KernelSpec:
         raise KeyError(name)
 
     @property
+    def expressions(self) -> tuple[str, ...]:
+        """What is compiled: the kernel of each step, then the address of each `__constant__` variable that the spec fills."""
+        return (*(step.expression for step in self.steps), *(f"&{a.symbol}" for a in self.symbols))
+
+    @property
     def has_fields(self) -> bool:
         """Whether a parameter is a struct whose fields are arguments."""
         return any("." in a.name for a in self.arguments)
+
+    @property
+    def symbols(self) -> tuple[Argument, ...]:
+        """The `__constant__` variables that are set before each launch, without the fields of structs."""
+        return tuple(a for a in self.arguments if a.symbol and "." not in a.name)
 
     def fields(self, parameter: str) -> tuple[Argument, ...]:
         """The arguments that lie in a struct parameter, without itself."""

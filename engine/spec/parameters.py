@@ -1,4 +1,4 @@
-"""What a launch passes for each parameter: its bytes, and the places of buffers' addresses among them."""
+"""What a launch passes for each parameter and finds in constant memory: bytes, and the places of buffers' addresses among them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,26 @@ def passed(spec: KernelSpec, step: Step, scalars: Mapping[str, np.generic | byte
     """The parameters of one step in order; `scalars` are the values of `engine.spec.data.scalars`."""
     found = []
     for name in step.arguments:
-        own = spec.argument(name)
-        data = bytearray(_ADDRESS if own.role != "scalar" else _bytes(scalars[name]))
-        places = [] if own.role == "scalar" else [(0, name)]
-        for field in spec.fields(name):
-            if field.role != "scalar":
-                places.append((field.offset, field.name))
-                continue
-            value = _bytes(scalars[field.name])
-            data[field.offset : field.offset + len(value)] = value
-        found.append(Passed(bytes(data), tuple(places)))
+        buffer = spec.argument(name).role != "scalar"
+        found.append(Passed(bytes(_ADDRESS), ((0, name),)) if buffer else _image(spec, name, scalars))
     return tuple(found)
+
+
+def constants(spec: KernelSpec, scalars: Mapping[str, np.generic | bytes]) -> tuple[Passed | str, ...]:
+    """What stands in each of the spec's `__constant__` variables before a launch; a name: the contents of that buffer."""
+    return tuple(a.name if a.role != "scalar" else _image(spec, a.name, scalars) for a in spec.symbols)
+
+
+def _image(spec: KernelSpec, name: str, scalars: Mapping[str, np.generic | bytes]) -> Passed:
+    """A value, with what its fields give."""
+    data, places = bytearray(_bytes(scalars[name])), []
+    for field in spec.fields(name):
+        if field.role != "scalar":
+            places.append((field.offset, field.name))
+            continue
+        value = _bytes(scalars[field.name])
+        data[field.offset : field.offset + len(value)] = value
+    return Passed(bytes(data), tuple(places))
 
 
 def _bytes(value: np.generic | bytes) -> bytes:

@@ -15,6 +15,7 @@ from engine.cuda.kernel import Kernel
 from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
+from engine.spec.constant_memory import GivenConstant, constant_named
 from engine.spec.kernel_spec import (
     Argument,
     Case,
@@ -297,12 +298,9 @@ class _Reader:
                 )
             for position, name in enumerate(step.arguments):
                 uses.setdefault(name, []).append((kernel, step, position))
-        for name in table:
-            if name not in uses:
-                near = difflib.get_close_matches(name[:60], list(uses), n=1, cutoff=0.4)
-                do = f"did you mean '{near[0]}'?" if near else f"parameters: {', '.join(uses)}"
-                self.fail(f"'{name[:60]}' is not a parameter of '{kernels[0].name}'", "args", name, do=do)
-        found = [argument for n, u in uses.items() for argument in self.parameter(n, table.get(n, {}), u)]
+        others = [n for n in table if n not in uses]
+        constants = [argument for n in others for argument in self.constant(n, table[n], kernels[0], list(uses))]
+        found = [argument for n, u in uses.items() for argument in self.parameter(n, table.get(n, {}), u)] + constants
         if len(found) > _MOST["fields"]:
             self.fail(f"{len(found)} arguments", "args", do=f"at most {_MOST['fields']} are allowed")
         return tuple(found), steps
@@ -335,6 +333,22 @@ class _Reader:
                 given.setdefault("value", path[-1])
             found.append(self.argument(place, given, *keys, *path))
         return found
+
+    def constant(self, name: str, value: object, kernel: Kernel, parameters: list[str]) -> list[Argument]:
+        """The arguments of a `__constant__` variable that host code fills."""
+        try:
+            variable = constant_named(self.program, name)
+            if variable is None:
+                near = difflib.get_close_matches(name[:60], parameters, n=1, cutoff=0.4)
+                do = f"did you mean '{near[0]}'?" if near else f"parameters: {', '.join(parameters)}"
+                what = f"'{name[:60]}' is not a parameter of '{kernel.name}', and no __constant__ variable"
+                self.fail(what, "args", name, do=do)
+            data = self.dictionary(value, "args", name)
+            places = GivenConstant(self.program, variable).places(data)
+        except FieldError as wrong:
+            self.fail(wrong.what, "args", name, *wrong.keys, do=wrong.do)
+        found = [self.argument(place, given, "args", name, *path) for place, given, path in places]
+        return [replace(argument, symbol=variable.qualified) for argument in found]
 
     def argument(self, place: Place, data: Mapping[str, Any], *keys: str | int) -> Argument:
         name, dtype, pointer = place.name, place.dtype, place.pointer

@@ -13,12 +13,11 @@ Notes = Mapping[str, Sequence[str]]  # by key of the spec: "args.x", "launch", "
 def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str, toml_file: str) -> str:
     """The text of a spec of one kernel. `form` is "comments" or "toml"; `toml_file` is the file's path in an optiml.toml."""
     step = spec.steps[0]
-    name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
     rows: list[tuple[str, str]] = []
     if form == "toml":
         rows += [("", "[[kernel]]"), ("file", f"file = {_quoted(toml_file)}")]
     if form == "toml" or step.template_args:
-        rows.append(("kernel", f"kernel = {_quoted(name)}"))
+        rows.append(("kernel", f"kernel = {_quoted(step.expression)}"))
     if not spec.deterministic:
         rows.append(("deterministic", "deterministic = false"))
     if step.launch:
@@ -71,12 +70,13 @@ def _launch(launch: LaunchExpr) -> str:
 
 def _argument(argument: Argument) -> str:
     values: dict[str, object] = {}
+    declared = bool(argument.symbol) and "." not in argument.name  # with its extent, as constant memory
     if argument.type.startswith("struct:") and "." not in argument.name:
         values["type"] = _quoted(argument.type)
     if argument.role == "scalar":
         return _table({**values, "value": _quoted(argument.value)})
-    values["role"] = _quoted(argument.role)
-    values["size"] = _quoted(argument.size or "?")
+    if not declared:
+        values |= {"role": _quoted(argument.role), "size": _quoted(argument.size or "?")}
     fill = argument.fill
     if argument.role != "out":
         parts = {"kind": _quoted(fill.kind), "low": _quoted(fill.low), "high": _quoted(fill.high)}

@@ -139,6 +139,7 @@ class Usage:
         self.changed = set(_changed(self.body))  # names whose first value is not their only one
         self.bounds: dict[str, list[str]] = {}
         self.guards: set[str] = set()  # names, and fields of parameters, on the far side of a comparison
+        self.counted: set[str] = set()  # names that bound or index something in functions that it calls
         for node in walk(self.body):
             if node.type == "binary_expression":
                 self._bound(node)
@@ -217,7 +218,9 @@ class Usage:
                 for p, v in zip(callee.parameters, values, strict=False)
                 if not p.pointer
             }
-            self.guards |= {handed[word] for word in _counting(inner) if handed.get(word)}
+            counting = _counting(inner)
+            self.counted |= counting
+            self.guards |= {handed[word] for word in counting if handed.get(word)}
             self._called(inner, handed, depth + 1)
 
     def _access(self, access: Access) -> None:

@@ -20,6 +20,7 @@ from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, Form, Reading, as_it_stands, form_of, forms_of
 from engine.errors import OptimlError
 from engine.model import Program
+from engine.spec.constant_memory import changed_declaration
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 from engine.spec.tables import split_kernel, tables_of
@@ -74,7 +75,7 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
                     return reason if path == original.kernel_file else f"{path}: {reason}"
     except UnicodeDecodeError:
         return "is not UTF-8 text"
-    return _signature(original, candidate, spec) or _spec(original, candidate)
+    return _signature(original, candidate, spec) or _constants(original, candidate, spec) or _spec(original, candidate)
 
 
 def _file(
@@ -136,6 +137,11 @@ def _signature(original: Program, candidate: Program, spec: KernelSpec) -> str |
         if before != after:
             return f"changes the parameters of '{step.kernel}', which its callers rely on"
     return None
+
+
+def _constants(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
+    changed = changed_declaration(original, candidate, [a.name for a in spec.symbols]) if spec.symbols else ""
+    return f"changes the declaration of '{changed}', which host code fills" if changed else None
 
 
 class _Before:

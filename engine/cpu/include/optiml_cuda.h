@@ -146,6 +146,10 @@ OPTIML_INLINE T_ shuffle(int op, unsigned mask, T_ value, int argument, int widt
     }                                                                                                               \
     extern "C" __attribute__((visibility("default"))) const int *const optiml_size_pointer_##STEP =                 \
         ::optiml::Sizes<decltype(&__VA_ARGS__)>::values;
+// A `__constant__` variable that is filled before each launch.
+#define OPTIML_CONSTANT(NUMBER, ...)                                                                                       \
+    extern "C" __attribute__((visibility("default"))) const void *const optiml_constant_##NUMBER = &__VA_ARGS__;             \
+    extern "C" __attribute__((visibility("default"))) const unsigned long optiml_constant_bytes_##NUMBER = sizeof(__VA_ARGS__);
 
 #ifndef OPTIML_PROGRAM
 #undef assert

@@ -74,6 +74,18 @@ std::vector<unsigned char> unhex(const std::string &text) {
     return bytes;
 }
 
+// `s0011…+8:2`: bytes, and at which of them the address of which buffer belongs.
+LaunchArgument read_argument(const std::string &word) {
+    LaunchArgument a;
+    std::istringstream parts(word.substr(1));
+    std::string part;
+    std::getline(parts, part, '+');
+    a.bytes = unhex(part);
+    while (std::getline(parts, part, '+'))
+        a.places.emplace_back(std::stoul(part), std::stoul(part.substr(part.find(':') + 1)));
+    return a;
+}
+
 void read_job(const char *path) {
     std::ifstream in(path);
     std::string line, word;
@@ -109,17 +121,15 @@ void read_job(const char *path) {
             Launch l;
             size_t count = 0;
             fields >> l.step >> l.grid.x >> l.grid.y >> l.grid.z >> l.block.x >> l.block.y >> l.block.z >> l.shared >> count;
-            for (size_t i = 0; i < count && fields >> word; ++i) {
-                LaunchArgument a;
-                std::istringstream parts(word.substr(1));
-                std::string part;
-                std::getline(parts, part, '+');
-                a.bytes = unhex(part);
-                while (std::getline(parts, part, '+'))
-                    a.places.emplace_back(std::stoul(part), std::stoul(part.substr(part.find(':') + 1)));
-                l.arguments.push_back(a);
-            }
+            for (size_t i = 0; i < count && fields >> word; ++i) l.arguments.push_back(read_argument(word));
             job.launches.push_back(l);
+        } else if (word == "constant" && fields >> word) {
+            Constant c;
+            if (word[0] == 'b')
+                c.buffer = std::stol(word.substr(1));
+            else
+                c.value = read_argument(word);
+            job.constants.push_back(c);
         }
     }
 }
@@ -283,6 +293,43 @@ extern "C" unsigned optiml_dynamic_shared_bytes(void) { return static_cast<unsig
 
 namespace {
 
+// A value with the addresses of its buffers, with room behind it.
+std::vector<uint64_t> placed(const LaunchArgument &a) {
+    std::vector<uint64_t> place(a.bytes.size() / 8 + 4);
+    memcpy(place.data(), a.bytes.data(), a.bytes.size());
+    for (auto [at, number] : a.places) {
+        if (number >= buffers.size() || at + sizeof(char *) > a.bytes.size()) refuse("no such buffer");
+        char *base = buffers[number].base;
+        memcpy(reinterpret_cast<char *>(place.data()) + at, &base, sizeof base);
+    }
+    return place;
+}
+
+// Host code fills these once; a kernel that found a way to write them does not keep anything there.
+void fill_constants(void *module) {
+    for (size_t i = 0; i < job.constants.size(); ++i) {
+        char name[48];
+        snprintf(name, sizeof name, "optiml_constant_%zu", i);
+        auto *variable = static_cast<char *const *>(dlsym(module, name));
+        snprintf(name, sizeof name, "optiml_constant_bytes_%zu", i);
+        auto *bytes = static_cast<const unsigned long *>(dlsym(module, name));
+        if (!variable || !bytes) refuse("no such constant");
+        const Constant &c = job.constants[i];
+        if (c.buffer >= 0 && static_cast<size_t>(c.buffer) >= buffers.size()) refuse("no such buffer");
+        const Array *from = c.buffer >= 0 ? &buffers[static_cast<size_t>(c.buffer)] : nullptr;
+        size_t given = from ? from->bytes : c.value.bytes.size();
+        if (given != *bytes)
+            found_last("crash", nullptr, 0, -1, static_cast<long long>(i), static_cast<long long>(*bytes), 0, "constant_size");
+        if (from && from->tile) {  // the buffer itself is filled where it is touched
+            for (size_t at = 0; at < given; ++at) quiet_copy(*variable + at, from->tile + at % from->tile_bytes, 1);
+        } else if (from) {
+            quiet_copy(*variable, from->base, given);
+        } else {
+            quiet_copy(*variable, placed(c.value).data(), given);
+        }
+    }
+}
+
 [[noreturn]] void run_job() {
     shared_arrays.reserve(SHARED_SLOTS);  // it grows while threads run, and must not move then
     shared_arrays[0].shared = true;
@@ -316,23 +363,16 @@ namespace {
         std::vector<std::vector<uint64_t>> storage;
         for (size_t i = 0; i < launch.arguments.size(); ++i) {
             const LaunchArgument &a = launch.arguments[i];
-            size_t bytes = a.bytes.size();
-            if (sizes[i + 1] != static_cast<int>(bytes))
+            if (sizes[i + 1] != static_cast<int>(a.bytes.size()))
                 found_last("crash", nullptr, 0, -1, static_cast<long long>(i), sizes[i + 1], 0, "argument_size");
-            std::vector<uint64_t> place(bytes / 8 + 4);
-            memcpy(place.data(), a.bytes.data(), bytes);
-            for (auto [at, number] : a.places) {
-                if (number >= buffers.size() || at + sizeof(char *) > bytes) refuse("no such buffer");
-                char *base = buffers[number].base;
-                memcpy(reinterpret_cast<char *>(place.data()) + at, &base, sizeof base);
-            }
-            storage.push_back(std::move(place));
+            storage.push_back(placed(a));
         }
         for (auto &place : storage) {
             arguments.push_back(place.data());
             hook_module(reinterpret_cast<char *>(place.data()), reinterpret_cast<char *>(place.data() + place.size()));
         }
         hook_module(reinterpret_cast<char *>(arguments.data()), reinterpret_cast<char *>(arguments.data() + arguments.size()));
+        fill_constants(module);
         current_step = launch.step;
         run_launch(launch, entry, arguments.data());
     }

@@ -46,6 +46,12 @@ struct LaunchArgument {
     std::vector<std::pair<size_t, size_t>> places;  // where in them the address of which buffer belongs
 };
 
+// What is put into a `__constant__` variable before each launch: a value, or a buffer's contents.
+struct Constant {
+    LaunchArgument value;
+    long buffer = -1;
+};
+
 struct Launch {
     int step = 0;
     optiml_uint3 grid{}, block{};
@@ -63,6 +69,7 @@ struct Job {
     bool sampled = false;  // buffers are filled where they are touched, and what was written is listed
     long max_fibers = 0;  // race detection stops after so many; 0: no limit
     std::vector<Launch> launches;
+    std::vector<Constant> constants;
 };
 
 enum class Wait { Run, Yield, Block, Warp, Active, Done };

@@ -116,6 +116,8 @@ def test_a_program_gives_its_output_and_its_recording(
     made = recorded_spec(repository, "block_sum")
     assert made is not None
     assert (made.spec.argument("sums").size, dict(made.spec.time[0].sizes)) == ("cdiv(n, 128)", {"n": 1000})
+    assert (made.spec.argument("weights").symbol, made.spec.argument("weights").size) == ("weights", "4")
+    assert 'args.weights = { fill = "normal" }  # assumed: constant memory is not recorded' in made.text
 
 
 def test_a_makefile_of_its_own(repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:

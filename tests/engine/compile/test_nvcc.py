@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.compile.compiler import Translation
+from engine.compile.cubin import Cubin
 from engine.compile.nvcc import compile_nvcc, find_nvcc, too_hard_for_nvrtc
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import CompileError
@@ -66,3 +67,11 @@ def test_an_ordinary_error_does_not_go_to_nvcc() -> None:
     assert too_hard_for_nvrtc(
         "x.cuh(61): error: A function explicitly marked as a __host__ function is not allowed in JIT mode"
     )
+
+
+@needs_nvcc
+def test_constant_variables_are_found_too(box: Sandbox | NoSandbox) -> None:
+    text = "namespace a { static __constant__ float taps[3]; __constant__ int n; __global__ void k(float* y) { y[0] = taps[n]; } }"
+    cubin, names, _ = compile_nvcc(Translation(text, "a.cu", ("a::k", "&a::taps", "&a::n")), "sm_90", sandbox=box)
+    assert names[0] == "_ZN1a1kEPf"
+    assert [Cubin(cubin).variable_bytes(name) for name in names[1:]] == [12, 4]

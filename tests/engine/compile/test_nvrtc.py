@@ -290,3 +290,23 @@ def test_what_is_no_text_is_refused_and_costs_no_worker(compiler: NvrtcCompiler)
         compiler.compile(of("// \udc80\n" + PLAIN))
     assert type(caught.value) is CompileError
     assert "UTF-8" in caught.value.log
+
+
+CONSTANTS = """
+struct Shape { int n; const float* bias; };
+namespace filter {
+static __constant__ float taps[3];
+__constant__ Shape shape;
+__constant__ int unused;
+__global__ void k(const float* x, float* y) { int i = threadIdx.x; if (i < shape.n) y[i] = x[i] * taps[i % 3] + shape.bias[i]; }
+}
+"""
+
+
+def test_constant_variables_are_found_with_their_sizes(compiler: NvrtcCompiler, tmp_path: Path) -> None:
+    translation = of(CONSTANTS, "filter::k", "&filter::taps", "&filter::shape", "&filter::unused")
+    binary = compiler.compile(translation)
+    assert binary.entries == ("_ZN6filter1kEPKfPf",)
+    assert [size for _, size in binary.constants] == [12, 16, 4]
+    assert [name.rpartition("filter")[2] for name, _ in binary.constants] == ["4tapsE", "5shapeE", "6unusedE"]
+    assert compiler.compile(translation).constants == binary.constants  # from the cache

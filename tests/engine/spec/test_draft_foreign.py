@@ -19,7 +19,7 @@ from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
-from tests.engine.spec.drafts import program
+from tests.engine.spec.drafts import program, read_back
 
 
 def _tried(code: str, folder: Path, kernel: str = "k") -> Draft:
@@ -202,23 +202,70 @@ def test_a_parameter_that_is_a_class_is_asked_for() -> None:
     ]
 
 
-def test_constants_that_host_code_fills_are_named(tmp_path: Path) -> None:
-    made = _tried(
-        """
+CONSTANTS = """
+struct Shape { int rows; int cols; const float* bias; };
+namespace img {
 __constant__ int planes;
-__constant__ float weights[4] = {1, 2, 3, 4};
-__device__ int count() { return planes; }
+__constant__ float scale, taps[3], given[4] = {1, 2, 3, 4};
+__constant__ int c_n;
+__constant__ Shape shape;
+__device__ void each(const float* x, float* y, int i) {
+    for (int p = 0; p < planes; ++p) y[i + p * c_n] = scale * x[i + p * c_n] * given[p & 3] + taps[i % 3];
+}
 __global__ void k(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) for (int p = 0; p < count(); ++p) y[i + p * n] = x[i + p * n] * weights[p & 3];
+    if (i < n) each(x, y, i);
 }
-void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
-""",
-        tmp_path,
-    )
-    (gap,) = made.missing
-    assert "'planes'" in gap
-    assert "weights" not in gap
+__global__ void by_shape(float* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int r = 0; r < shape.rows; ++r) if (i < shape.cols) y[r * shape.cols + i] = shape.bias[i] + r;
+}
+void run(const float* x, float* y, int n, int count, float s, const float* t) {
+    cudaMemcpyToSymbol(planes, &count, sizeof(int));
+    cudaMemcpyToSymbol(c_n, &n, sizeof(int));
+    k<<<(n + 255) / 256, 256>>>(x, y, n);
+    by_shape<<<(n + 255) / 256, 256>>>(y);
+}
+}
+"""
+
+
+def test_constants_that_host_code_fills_are_inputs(tmp_path: Path) -> None:
+    made = _tried(CONSTANTS, tmp_path, "img::k")
+    assert made.missing == ()
+    spec = read_back(program(CONSTANTS), made, "comments")
+    assert spec.arguments == made.spec.arguments
+    planes, taps, scale, c_n = (spec.argument(n) for n in ("planes", "taps", "scale", "c_n"))
+    # Sizes, by the names of what the host copies: `n` is the kernel's own.
+    assert (planes.value, planes.symbol) == ("count", "img::planes")
+    assert c_n.value == "n"
+    assert (taps.role, taps.size) == ("in", "3")
+    assert scale.value == "0.75"
+    assert "given" not in made.text
+    assert (spec.argument("x").size, spec.argument("y").size) == ("n*count", "n*count")
+    assert 'args.taps = { fill = "normal" }  # assumed: host code fills it' in made.text
+
+
+def test_the_fields_of_a_struct_in_constant_memory_are_inputs(tmp_path: Path) -> None:
+    made = _tried(CONSTANTS.replace("by_shape<<<(n + 255)", "by_shape<<<(shape_cols + 255)"), tmp_path, "img::by_shape")
+    assert [gap for gap in made.missing if "launch" not in gap] == []
+    sizes = {a.name: (a.role, a.size or a.value) for a in made.spec.arguments if "." in a.name}
+    assert sizes["shape.rows"] == ("scalar", "rows")
+    assert sizes["shape.bias"] == ("in", "cols")
+    assert made.spec.argument("y").size == "rows*cols"
+
+
+def test_a_constant_that_nothing_can_fill_is_named(tmp_path: Path) -> None:
+    code = """
+__constant__ float* table;
+__global__ void k(float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = table[i];
+}
+void run(float* y, int n) { k<<<(n + 255) / 256, 256>>>(y, n); }
+"""
+    (gap,) = draft(program(code), "k").missing
+    assert "'table'" in gap
     assert "host code fills" in gap
     assert not gap.key
 

@@ -14,6 +14,7 @@ from engine.predict.targets import target_for
 from engine.selftest.cases import SelfCase, load_cases, original_text
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import specs_in
 from engine.verify.screen import screen
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.cu"))
@@ -72,3 +73,36 @@ def test_an_unchanged_program_is_fine_and_another_set_of_files_is_not(tmp_path: 
     assert screen(program, program, spec) is None
     more = Program({**program.files, "new.cu": b""}, program.kernel_file)
     assert screen(program, more, spec) == "adds or removes files"
+
+
+FILLED = """\
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: args.taps = { fill = "normal" }
+// optiml: time = [{ n = 4096 }]
+__constant__ float taps[3];
+__global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = taps[i % 3]; }
+void run(float* y, const float* t, int n) { cudaMemcpyToSymbol(taps, t, sizeof taps); k<<<n / 256, 256>>>(y, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    "new", ["__constant__ float taps[4];", "__constant__ double taps[3];", "__device__ float taps[3];"]
+)
+def test_a_constant_that_host_code_fills_keeps_its_declaration(new: str) -> None:
+    program = Program({"k.cu": FILLED.encode()}, "k.cu")
+    (spec,) = specs_in(program, None)
+    edited = program.replace({"k.cu": FILLED.replace("__constant__ float taps[3];", new).encode()})
+    assert "taps" in (screen(program, edited, spec) or "")
+    honest = program.replace({"k.cu": FILLED.replace("y[i] = taps[i % 3]", "y[i] = taps[i - i / 3 * 3]").encode()})
+    assert screen(program, honest, spec) is None
+
+
+def test_a_constant_in_a_header_keeps_its_declaration() -> None:
+    text = (
+        FILLED.replace("__constant__ float taps[3];", '#include "taps.h"').replace("void run", "#if 0\nvoid run")
+        + "#endif\n"
+    )
+    program = Program({"k.cu": text.encode(), "taps.h": b"__constant__ float taps[3];\n"}, "k.cu")
+    (spec,) = specs_in(program, None)
+    edited = program.replace({"taps.h": b"__constant__ float taps[3 + 1];\n"})
+    assert screen(program, edited, spec) is not None
