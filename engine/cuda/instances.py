@@ -78,6 +78,40 @@ def defined_names(program: Program) -> frozenset[str]:
     return frozenset(_spaces(program))
 
 
+def enumerators(program: Program, kind: str) -> list[str]:
+    """The values of an enumeration of the program, as they are written behind its name; none where it is not seen."""
+    name = kind.rpartition("::")[2]
+    for path, data in program.files.items():
+        if path.endswith(".toml") or name.encode() not in data:
+            continue
+        for node in walk(parse(data, path).root):
+            named = node.child_by_field_name("name") if node.type == "enum_specifier" else None
+            body = node.child_by_field_name("body")
+            if named is not None and body is not None and text(named) == name:
+                return [
+                    f"{kind}::{text(each.children[0])}" for each in body.named_children if each.type == "enumerator"
+                ]
+    return []
+
+
+def function_objects(program: Program) -> list[str]:
+    """The program's classes whose objects can be called, with their namespaces; no templates."""
+    found = []
+    for path, data in program.files.items():
+        if path.endswith(".toml") or b"operator()" not in data:
+            continue
+        for node in walk(parse(data, path).root):
+            above, name = node.parent, node.child_by_field_name("name")
+            if node.type not in ("class_specifier", "struct_specifier") or name is None or above is None:
+                continue
+            body = node.child_by_field_name("body")
+            own = " ".join(text(m).partition("{")[0] for m in body.named_children) if body is not None else ""
+            space = _space(node)
+            if above.type != "template_declaration" and space is not None and re.search(r"\boperator\s*\(\s*\)", own):
+                found.append(f"{space}::{text(name)}" if space else text(name))
+    return found
+
+
 def _start(program: Program, site: LaunchSite) -> int:
     """Where a launch's template arguments stand: at the launch, or where its pointer gets its value."""
     data = program.files[site.path]

@@ -203,7 +203,9 @@ class SpecMaker:
             draft, program, known.kernel, written=DraftForm(form, toml_file), options=known.options, launch=known.launch
         )
         made = make()
-        if self._static or any(a.type == "struct:1" for a in made.spec.arguments):
+        # Of an unknown type, which is no empty struct: nothing could be passed for it.
+        unknown = [gap for gap in made.missing if not gap.key or gap.startswith("the type of")]
+        if self._static or (unknown and any(a.type == "struct:1" for a in made.spec.arguments)):
             return made, ()
         with scratch_folder() as scratch:
             try:

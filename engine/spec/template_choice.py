@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from engine.cuda.instances import Instance, defined_names, launched_instances, qualified
+from engine.cuda.instances import Instance, defined_names, enumerators, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.parse import parse
 from engine.cuda.typenames import split_arguments
@@ -20,6 +20,11 @@ _KNOWN_WORDS = frozenset(
 )
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
 _INDEX = re.compile(r"idx|index|offset", re.IGNORECASE)  # of a type's name: one of whole numbers
+# Of the name of a type: of function objects, for which no number stands.
+_CALLED = re.compile(
+    r"(?:Fn|Fun|Func|Function|Functor|Op|Operator|Lambda|Callable|Callback|Pred|Predicate|Visitor|callback)$"
+)
+_MOST_SHOWN = 3  # of the program's own that may be written
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([\w:]+)\s*>")
 
 
@@ -41,7 +46,9 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     chosen = [_assumed(unit, kernel, parameter) for parameter in open_]
     for parameter, value in zip(open_, chosen, strict=True):
         if value == "?":
+            such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
             asked = f"the template argument for '{parameter[:60]}': write it in the kernel's name"
+            asked += f", such as {such}" if such else ""
             missing.append(Gap(asked, "kernel"))
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
@@ -51,12 +58,29 @@ def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:
     """What to assume for a template parameter that no launch gives; "?" where nothing can be."""
     kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
     if kind in ("typename", "class"):
-        if re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)):
+        if re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)) or _is_called(unit, kernel, own):
             return "?"  # a class with members: no number stands for it
         return "int" if _INDEX.search(own) else "float"
     if kind == "bool":
         return "true"
     return "256" if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
+
+
+def _is_called(unit: Unit, kernel: Kernel, own: str) -> bool:
+    """Whether a type is one of function objects: by its name, or as the kernel calls a parameter of it."""
+    passed = [p.name for p in kernel.parameters if p.base == own and not p.pointer and p.name]
+    body = unit.text(kernel.body)
+    return bool(passed) and (
+        _CALLED.search(own) is not None or any(re.search(rf"\b{re.escape(p)}\s*\(", body) for p in passed)
+    )
+
+
+def _candidates(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> list[str]:
+    """What the program itself defines that a template parameter may stand for: an enumeration's values, its function objects."""
+    kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
+    if kind in ("typename", "class"):
+        return function_objects(program) if _is_called(unit, kernel, own) else []
+    return [] if _is_type(kind) else enumerators(program, kind)
 
 
 def _concrete(arguments: str, names: set[str], own: frozenset[str]) -> bool:
