@@ -21,6 +21,7 @@ from engine.model import Program
 from engine.spec.dtypes import DType, parse_dtype
 
 _CLASSES = ("struct_specifier", "class_specifier")
+_FUNCTIONS = ("function_declarator", "operator_cast")
 _MAX_DEPTH = 8  # classes in classes
 _MAX_FIELDS = 256
 _MOST_SHOWN = 4  # pointers that a sentence names
@@ -304,21 +305,40 @@ def _members(body: Node) -> Iterator[_Member]:
         if member.type != "field_declaration" or kind is None or static:
             continue
         for declarator in member.children_by_field_name("declarator"):
-            functions = ("function_declarator", "operator_cast")
-            if declarator.type not in functions and not any(n.type in functions for n in declarator.children):
+            if declarator.type not in _FUNCTIONS and not any(n.type in _FUNCTIONS for n in declarator.children):
                 yield _Member(text(kind), declarator, any(text(c) == "const" for c in member.children))
 
 
 def _hidden(body: Node) -> str:
     """Why the fields alone do not say how the class lies in memory; "" where they do."""
     for member in body.named_children:
-        if member.type.startswith("preproc_"):
+        if member.type.startswith("preproc_") and not _functions_alone(member):
             return "its fields depend on the preprocessor"
         if re.search(r"\bvirtual\b", text(member).partition("{")[0]):
             return "it has virtual functions"
         if any(c.type == "bitfield_clause" for c in member.children):
             return "it has bit fields"
     return ""
+
+
+def _functions_alone(node: Node) -> bool:
+    """Whether a member, or what stands between `#if` and `#endif`, declares functions and types and takes no room."""
+    if node.type.startswith("preproc_"):
+        named = {"name", "condition"}
+        inner = [c for i, c in enumerate(node.children) if c.is_named and node.field_name_for_child(i) not in named]
+        return all(map(_functions_alone, inner))
+    if node.type in ("field_declaration", "declaration"):
+        declarators = node.children_by_field_name("declarator")
+        return bool(declarators) and all(
+            d.type in _FUNCTIONS or any(n.type in _FUNCTIONS for n in walk(d)) for d in declarators
+        )
+    return node.type in (
+        "function_definition",
+        "template_declaration",
+        "alias_declaration",
+        "friend_declaration",
+        "comment",
+    )
 
 
 def _field_name(declarator: Node) -> str:

@@ -20,6 +20,20 @@ typedef struct { int id; Place place; } Named;
 struct Strides { using index_t = long; typedef short tag_t; index_t row; };
 struct Strided : Strides { index_t col; tag_t tag; float* x; };
 struct Params { void* __restrict__ q; at::Philox state; };
+struct Methods {
+#ifdef __CUDACC__
+    __device__ float& at(int i);
+    template <typename T> __device__ T& as(int i);
+    __device__ int both() const { return n; }
+#endif
+    int n; float* x;
+};
+struct Hidden {
+#ifdef A
+    FIELDS
+#endif
+    int b;
+};
 struct Guarded {
 #ifdef A
     int a;
@@ -58,7 +72,8 @@ def test_a_class_lies_in_memory_as_a_compiler_puts_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("Guarded", "preprocessor"), ("Nowhere", "defined in no file"), ("Pack<U>", "'U'")]
+    ("kind", "why"),
+    [("Guarded", "preprocessor"), ("Hidden", "preprocessor"), ("Nowhere", "defined in no file"), ("Pack<U>", "'U'")],
 )
 def test_what_the_text_does_not_show_has_a_reason(kind: str, why: str) -> None:
     with pytest.raises(Unclear, match=why):
@@ -116,6 +131,11 @@ void run(const void* x, float* y, int n) { k<<<n / 32, 32>>>(x, y, n); }
     made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k")
     x = made.spec.argument("x")
     assert (x.type, x.fill.kind, x.fill.high) == ("uint8", "integers", "60")
+
+
+def test_functions_between_directives_take_no_room() -> None:
+    found = layout(_program(), "Methods", {})
+    assert (found.size, [f.name for f in found.fields], found.unclear) == (16, ["n", "x"], "")
 
 
 def test_a_pointer_to_an_unknown_type_is_the_reason_and_not_a_missing_output() -> None:
