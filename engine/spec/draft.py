@@ -17,7 +17,7 @@ from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_callers import note_shared, set_passed
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
+from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
@@ -26,7 +26,7 @@ from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
-from engine.spec.size_gaps import Reach, no_size
+from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
 from engine.spec.template_choice import template_arguments
@@ -276,6 +276,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
             part.notes.append("assumed: positive, as other inputs give no numbers")
+    missing += beyond(program, usage, [p.argument.size for p in parts])
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
     if way.turned:
         check = ordered_shapes(check, sizes, [p.argument for p in parts])
@@ -391,7 +392,9 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     found = {name: table for name, table in tables.items() if table is not None}
-    return Reach(extents, found, {*trials}, way.runs.probe is not None, ended)
+    assumed = [p.argument for p in parts if ASSUMED in p.notes and p.argument.role == "scalar"]
+    numbers = tuple(a.name for a in assumed if parse_dtype(a.type).kind == "int")
+    return Reach(extents, found, {*trials}, way.runs.probe is not None, ended, numbers)
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:

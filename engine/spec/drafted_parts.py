@@ -16,6 +16,7 @@ from engine.spec.struct_layout import Field, Layout, described, target_type
 from engine.spec.usage import Usage
 
 # What is said of a role that is not what the type of the parameter says.
+ASSUMED = "assumed: the value"
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
     "in": "assumed: only read, though the pointer is not const",
@@ -89,7 +90,7 @@ def _of_value(
             missing.append(Gap(f"the value of '{name}' ({fields}): write hex: and its bytes", f"args.{name}"))
         return Part(Argument(name, kind, "scalar", value="hex:00"), [])
     value = layout.assumed() if layout is not None else _assumed(name, dtype)
-    return Part(Argument(name, kind, "scalar", value=value), ["assumed: the value"])
+    return Part(Argument(name, kind, "scalar", value=value), [ASSUMED])
 
 
 def _of_struct(
@@ -139,7 +140,7 @@ def _of_field(full: str, field: Field, dtype: DType, usage: Usage) -> Part:
     if _is_size(full, dtype, usage):
         return Part(Argument(full, dtype.name, "scalar", value=own, offset=field.offset), [], own)
     value = "0" if dtype.kind == "bool" else _assumed(own, dtype)
-    return Part(Argument(full, dtype.name, "scalar", value=value, offset=field.offset), ["assumed: the value"])
+    return Part(Argument(full, dtype.name, "scalar", value=value, offset=field.offset), [ASSUMED])
 
 
 def _is_size(name: str, dtype: DType, usage: Usage) -> bool:

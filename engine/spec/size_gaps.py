@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from engine.model import Program
 from engine.spec.extents import Extent
+from engine.spec.gaps import Gap
 from engine.spec.indirect import Indirect
+from engine.spec.usage import Usage
+
+_MOST_SHOWN = 4  # names in a sentence
+_ALLOCATION = re.compile(r"alloc|resize|vector|empty|zeros|\bnew\b|reserve", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -14,7 +21,8 @@ class Reach:
     """What is known of how far a kernel reaches into its buffers.
 
     `extents` are sizes that something explains, `tables` those of buffers whose indices come from others, `touched` the buffers
-    that a trial touched. `tried`: there were trials; `ended` says what ended them early, "" where nothing did.
+    that a trial touched. `tried`: there were trials; `ended` says what ended them early, "" where nothing did. `assumed` are whole
+    numbers that the kernel was given as they were assumed.
     """
 
     extents: Mapping[str, Extent] = field(default_factory=dict)
@@ -22,6 +30,7 @@ class Reach:
     touched: Collection[str] = ()
     tried: bool = False
     ended: str = ""
+    assumed: tuple[str, ...] = ()
 
 
 def no_size(name: str, reach: Reach, untried: str, looked_up: bool) -> str:
@@ -33,5 +42,29 @@ def no_size(name: str, reach: Reach, untried: str, looked_up: bool) -> str:
     if not reach.tried:
         return "the text does not show it"
     if name in reach.touched:
-        return "no expression of the sizes explains what is touched"
+        names = "', '".join(reach.assumed[:_MOST_SHOWN])
+        told = f" where '{names}' {'are' if len(reach.assumed) > 1 else 'is'} as assumed" if names else ""
+        return f"no expression of the sizes explains what is touched{told}"
     return f"trial runs end early: the kernel {reach.ended}" if reach.ended else "no trial run touches it"
+
+
+def beyond(program: Program, usage: Usage, extents: Collection[str]) -> Iterator[Gap]:
+    """Guards that let one thread too many through, where the buffers' sizes have room for it and no allocation of the host's has."""
+    for number, size, line in usage.lets_through():
+        name = size.rpartition(".")[2]
+        more = re.compile(rf"\b{re.escape(name)}\s*\+\s*1\b|\b1\s*\+\s*{re.escape(name)}\b")
+        if any(more.search(extent) for extent in extents) and not _allocated(program, more):
+            yield Gap(
+                f"the kernel goes beyond its buffers: '{number} > {size}' (line {line}) lets {number} == {size} through, and no"
+                f" allocation is seen with room for that; fix the kernel: write '{number} >= {size}'"
+            )
+
+
+def _allocated(program: Program, more: re.Pattern[str]) -> bool:
+    """Whether some line allocates memory for one more."""
+    return any(
+        _ALLOCATION.search(line) and more.search(line)
+        for path, data in program.files.items()
+        if not path.endswith(".toml")
+        for line in data.decode("utf-8", "replace").splitlines()
+    )

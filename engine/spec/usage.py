@@ -355,6 +355,21 @@ class Usage:
                 continue
         return ""
 
+    def lets_through(self) -> Iterator[tuple[str, str, int]]:
+        """Guards that let the thread behind the last one through, `if (i > n) return;`: the thread's number, `n`, and the line."""
+        for node in walk(self.body):
+            then = node.child_by_field_name("consequence") if node.type == "if_statement" else None
+            if then is None or text(then).strip("{} \n\t") != "return;":
+                continue
+            for each in walk(node.child_by_field_name("condition") or node):
+                if each.type != "binary_expression" or each.children[1].type != ">":
+                    continue
+                number, size = text(each.children[0]), text(each.children[2])
+                made = self.definitions.get(number, "")
+                tighter = [b for b in self.bounds.get(number, ()) if b == size]
+                if re.search(r"\b(?:thread|block)Idx\b", made) and not tighter and re.fullmatch(r"[\w.]+", size):
+                    yield number, size, self.unit.line_of(each.start_byte)
+
     def divided(self, sizes: Collection[str]) -> dict[str, str]:
         """Sizes that the kernel divides by another one, with that: heads of a model, groups of channels."""
         found: dict[str, str] = {}

@@ -453,3 +453,66 @@ void run(const float* x, float* y, int n) { dim3 block; dim3 grid; shape(n, bloc
     spec = replace(draft(program(code), "k").spec, steps=(Step("k", "", ("x", "y", "n")),))
     with pytest.raises(SourceError, match="'block' gets its value in a function that it is passed to"):
         evaluate(program(code), spec, 0, {"n": 1000})
+
+
+BEYOND = """
+__global__ void k(const float* x, float* y, int n, int c) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i > n) return;
+    for (int j = 0; j < c; ++j) y[i * c + j] = x[i * c + j] + 1;
+}
+void run(const float* x, float* y, int n, int c) { k<<<(n + 255) / 256, 256>>>(x, y, n, c); }
+"""
+
+
+def test_a_guard_that_lets_one_thread_too_many_through_is_named(tmp_path: Path) -> None:
+    (gap,) = _tried(BEYOND, tmp_path).missing
+    assert gap == (
+        "the kernel goes beyond its buffers: 'i > n' (line 4) lets i == n through, and no allocation is seen with room for that;"
+        " fix the kernel: write 'i >= n'"
+    )
+    assert not gap.key
+
+
+def test_room_that_the_host_allocates_is_no_mistake(tmp_path: Path) -> None:
+    roomy = BEYOND + "void make(float** x, int n, int c) { cudaMalloc(x, (n + 1) * c * sizeof(float)); }\n"
+    made = _tried(roomy, tmp_path)
+    assert made.missing == ()
+    assert made.spec.argument("y").size == "(n + 1)*c"
+
+
+def test_a_guard_beside_a_tighter_one_is_no_mistake(tmp_path: Path) -> None:
+    made = _tried(BEYOND.replace("for (int j", "if (i < n) for (int j"), tmp_path)
+    assert made.missing == ()
+    assert made.spec.argument("y").size == "n*c"
+
+
+@pytest.mark.parametrize("use", ["y[i] = f(x[i]);", "y[i] = apply(f, x[i]);"])
+def test_a_function_object_is_asked_for_and_those_of_the_program_are_named(use: str) -> None:
+    code = f"""
+namespace ops {{ struct Twice {{ __device__ float operator()(float x) const {{ return 2 * x; }} }}; struct Shape {{ int n; }}; }}
+template <typename F> __device__ float apply(F f, float x) {{ return f(x); }}
+template <typename T, typename MapFn> __global__ void k(const T* x, T* y, int n, MapFn f) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {use}
+}}
+void run(const float* x, float* y, int n) {{ k<<<(n + 255) / 256, 256>>>(x, y, n, [] __device__(float v) {{ return v; }}); }}
+"""
+    (gap,) = draft(program(code), "k").missing
+    assert gap == "the template argument for 'typename MapFn': write it in the kernel's name, such as ops::Twice"
+    assert gap.key == "kernel"
+
+
+def test_the_values_of_an_enumeration_are_named() -> None:
+    code = """
+namespace a { enum class Mode { kOne, kTwo = 4, kThree }; }
+template <a::Mode mode> __global__ void k(float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = mode == a::Mode::kOne;
+}
+void run(float* y, int n, int which) { dispatch(which, [&](auto m) { k<m.value><<<(n + 255) / 256, 256>>>(y, n); }); }
+"""
+    (gap,) = draft(program(code), "k").missing
+    assert gap == (
+        "the template argument for 'a::Mode mode': write it in the kernel's name, such as a::Mode::kOne, a::Mode::kTwo, a::Mode::kThree"
+    )
