@@ -22,7 +22,7 @@ from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
 from engine.spec.gaps import Gap
-from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
+from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
@@ -89,6 +89,7 @@ class _Way:
     host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
     `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how long a row of a buffer may be.
     `shapes`: to check instead of those that follow from the sizes. `segment`: the size that bounds the segments of ragged rows.
+    `blocks`: expressions for how many there are of a launch that follows from the device, with their value in trials.
     `kept`: buffers that the kernel reads before it writes them. `turned`: trials give the first size the largest value.
     """
 
@@ -108,6 +109,7 @@ class _Way:
     segment: str = ""
     turned: bool = False
     kept: frozenset[str] = frozenset()
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def draft(
     trials = runs.trials
     if runs.probe is None:
         return made
-    way = replace(way, runs=runs, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec))
+    grids, blocks = grid_extents(program, made.spec), device_blocks(program, made.spec)
+    way = replace(way, runs=runs, tiled=is_tiled(made.spec), grids=grids, blocks=blocks)
     made = made_by(way)
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
@@ -315,6 +318,8 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)
     spec = replace(spec, check=way.shapes or spec.check)
+    _set_by_block(parts, way.blocks)
+    spec = replace(spec, arguments=tuple(p.argument for p in parts))
     # Where no line of a spec can help, what else is missing is of no use to anybody.
     missing = [gap for gap in missing if not gap.key] or missing
     if instance := [gap for gap in missing if gap.key == "kernel"]:
@@ -384,9 +389,8 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
         measured, read = fit(trials.get(name, []), way.grids, way.rows), fit(static.get(name, []))
         options = [o for o in (measured, read and replace(read, measured=False)) if o is not None]
         options.sort(key=lambda o: (not o.exact, o.text.isdigit()))
-        best = options[0] if options else None
-        if best:
-            extents[name] = best
+        if options:
+            extents[name] = options[0]
     for name in buffers:
         if name not in extents and (size := _as_others(trials.get(name, []), [e.text for e in extents.values()])):
             extents[name] = Extent(size, False)
@@ -466,6 +470,15 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
         part.notes.append(_COVERING)
     elif not extent.measured:
         part.notes.append("assumed: the size, from the text")
+
+
+def _set_by_block(parts: list[Part], blocks: Mapping[str, int]) -> None:
+    """Sizes that are the same in all trials as so many elements for each block, where the device decides how many blocks there are."""
+    for part in parts:
+        text = next((t for t, n in blocks.items() if n > 1 and part.argument.size == str(n)), "")
+        if text and not part.argument.symbol:
+            part.argument = replace(part.argument, size=text)
+            part.notes.append("assumed: one element for each block")
 
 
 def _set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:

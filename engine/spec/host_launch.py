@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import Program
+from engine.spec.extents import value_at
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.launch_config import evaluate
 from engine.spec.spec_checks import can_launch
@@ -139,6 +141,27 @@ def grid_extents(program: Program, spec: KernelSpec) -> tuple[str, ...]:
                 elif all(grid[axis] == length // k for length, grid in seen):
                     found[f"{name}/{k}"] = None
     return tuple(found)
+
+
+def device_blocks(program: Program, spec: KernelSpec) -> dict[str, int]:
+    """Expressions that give the blocks of a launch that follows from what the host knows of the device, with their value in the checks."""
+    own = {a.size_name for a in spec.arguments}
+    hosts = {n: int(v) for n, v in spec.time[0].sizes.items() if n not in own}
+    device = [n for n in hosts if _of_device(n)]
+    seen: list[tuple[dict[str, int], int]] = []
+    for raised in [[], *([n] for n in device), device]:
+        figures = {**hosts, **{n: 3 * hosts[n] for n in raised}}
+        with contextlib.suppress(SourceError):
+            seen.append((figures, evaluate(program, spec, 0, {**spec.time[0].sizes, **figures}).blocks))
+    if not device or len(seen) < len(device) + 2 or len({blocks for _, blocks in seen}) == 1:
+        return {}
+    products = [*device, *("*".join(pair) for pair in itertools.combinations(device, 2))]
+    threads = [*(n for n in hosts if n not in device), *(str(d) for d in _DIVISORS if d > 1)]
+    options = [*products, *(f"{p}/{by}" for p in products for by in threads)]
+    options += [f"{k}*{p}" for k in _DIVISORS[:5] for p in products]
+    fitting = [o for o in options if all(value_at(o, figures) == blocks for figures, blocks in seen)]
+    checked = {n: int(v) for n, v in spec.check[0].sizes.items()}
+    return {text: value_at(text, checked) or 0 for text in fitting[:1]}
 
 
 def _block(

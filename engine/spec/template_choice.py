@@ -80,7 +80,7 @@ def _candidates(program: Program, unit: Unit, kernel: Kernel, parameter: str) ->
     kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
     if kind in ("typename", "class"):
         return function_objects(program) if _is_called(unit, kernel, own) else []
-    return [] if _is_type(kind) else enumerators(program, kind)
+    return [] if _is_type(kind) else enumerators(program, kind if "::" in kind else qualified(program, kind))
 
 
 def _concrete(arguments: str, names: set[str], own: frozenset[str]) -> bool:

@@ -516,3 +516,26 @@ void run(float* y, int n, int which) { dispatch(which, [&](auto m) { k<m.value><
     assert gap == (
         "the template argument for 'a::Mode mode': write it in the kernel's name, such as a::Mode::kOne, a::Mode::kTwo, a::Mode::kThree"
     )
+
+
+def test_what_has_one_element_for_each_block_grows_with_the_device(tmp_path: Path) -> None:
+    code = """
+struct Prop { int maxThreadsPerMultiProcessor, multiProcessorCount; };
+extern Prop prop;
+__global__ void k(float* sums, const float* x, size_t n) {
+    float sum = 0;
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) sum += x[i];
+    __shared__ float all[256];
+    all[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) { for (int i = 1; i < 256; ++i) sum += all[i]; sums[blockIdx.x] = sum; }
+}
+void run(float* sums, const float* x, size_t n) {
+    const int blocks = prop.maxThreadsPerMultiProcessor * prop.multiProcessorCount / 256;
+    k<<<blocks, 256>>>(sums, x, n);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.missing == ()
+    assert made.spec.argument("sums").size == "prop_maxThreadsPerMultiProcessor*prop_multiProcessorCount/256"
+    assert "assumed: one element for each block" in made.text
