@@ -217,7 +217,11 @@ def test_expression_is_only_a_name(expression: str, machine: CpuMachine) -> None
 
 FEATURES = {
     "#include <mma.h>": "tensor cores (wmma)",
-    "#include <cub/cub.cuh>": "CUB",
+    "#include <cub/device/device_scan.cuh>": "CUB's device/device_scan",
+    "#include <cub/cub.cuh>\nusing S = cub::BlockRadixSort<int, 32, 1>;": "CUB's BlockRadixSort",
+    "#include <cub/cub.cuh>\nusing namespace cub;\nusing S = BlockHistogram<int, 32, 1, 1>;": "CUB's BlockHistogram",
+    "__global__ void c();\n__global__ void k() { c<<<1, 1>>>(); }": "dynamic parallelism",
+    "#define GO(f) f<<<1, 1>>>()\n__global__ void c();\n__global__ void k() { GO(c); }": "dynamic parallelism",
     "cg::this_grid().sync();": "grid synchronisation",
     "cudaTextureObject_t t": "textures",
     "__cluster_dims__(2, 1, 1)": "thread block clusters",
@@ -237,6 +241,8 @@ def test_what_cannot_run_is_named(text: str, machine: CpuMachine) -> None:
 def test_names_in_comments_and_strings_are_no_features() -> None:
     assert unsupported('// asm cub:: wmma\n/* texture<float> */ const char* s = "asm <<<";') == ()
     assert unsupported(MATMUL) == ()
+    assert unsupported("#define GO(f, ...) \\\n  f<<<1, 1>>>( \\\n  __VA_ARGS__)\n__global__ void k() {}") == ()
+    assert unsupported("#include <cub/cub.cuh>\nusing R = cub::BlockReduce<float, 32, cub::BLOCK_REDUCE_RAKING>;") == ()
 
 
 def test_screening_is_fast_enough(make: Make, machine: CpuMachine) -> None:
