@@ -422,7 +422,8 @@ def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
         and parse_dtype(p.argument.type).kind == "int"
         and (p.size or p.argument.value == "1")
     }
-    found = strides([*whole], [*(p.size for p in whole.values() if p.size), *way.hosts])
+    items = [parse_dtype(p.argument.type).itemsize for p in parts if p.argument.role != "scalar" and not p.opaque]
+    found = strides([*whole], [*(p.size for p in whole.values() if p.size), *way.hosts], max(items, default=4))
     for name, value in found.items():
         part = whole[name]
         part.argument, part.size = replace(part.argument, value=value), ""

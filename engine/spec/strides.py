@@ -6,17 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 
 _FAMILY = re.compile(r"(?P<of>(?:\w+?_)?)stride_(?P<dim>[A-Za-z]\w{0,15})")
+# ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
+_GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
 _SINGLE = re.compile(r"(?:\w+_)?(?:stride|pitch|ld)|\w+_s0|ld[abcd]")
 _INNERMOST = re.compile(r"d|dim|w|x|k|e|c|cols?|hidden|head_dim", re.IGNORECASE)  # its elements lie beside each other
 _MOST_SIZES = 6  # that a row may be as long as the largest of
 
 
-def strides(names: Sequence[str], sizes: Sequence[str]) -> Mapping[str, str]:
+def strides(names: Sequence[str], sizes: Sequence[str], item: int = 4) -> Mapping[str, str]:
     """The values of those among a kernel's whole numbers that are strides, in elements and over its sizes.
 
     `names` are all of them in order, fields without what they are of; `sizes` those that count something. A family
     (`stride_b`, `stride_h`, `stride_d`) is that of a tensor with these dimensions, outermost first; where the size of one is not
-    known nothing is said. A single stride is as long as the largest size: no two rows overlap then.
+    known nothing is said. A single stride is as long as the largest size: no two rows overlap then. `item` are the bytes of an
+    element, for strides that count bytes.
     """
     found: dict[str, str] = {}
     families: dict[str, list[tuple[str, str]]] = {}
@@ -38,8 +41,29 @@ def strides(names: Sequence[str], sizes: Sequence[str]) -> Mapping[str, str]:
             values[name] = value
         if len(values) == len(members):
             found |= values
+    found |= _of_ggml(names, counted, item)
     found |= {name: longest for name in names if _SINGLE.fullmatch(name) and name not in found}
     return found
+
+
+def _of_ggml(names: Sequence[str], counted: Sequence[str], item: int) -> dict[str, str]:
+    """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
+    found: dict[str, str] = {}
+    if not any(re.fullmatch(r"ne\d\d?", name) for name in counted):
+        return found  # `s1` is many things elsewhere
+    for match in filter(None, map(_GGML.fullmatch, names)):
+        within = [_extent(match["of"], dim, counted) for dim in range(int(match["dim"]))]
+        if all(within) and (within or match["what"] == "nb"):
+            factors = [str(item)] if match["what"] == "nb" else []
+            found[match[0]] = "*".join([*factors, *within])
+        elif not within:
+            found[match[0]] = "1"
+    return found
+
+
+def _extent(of: str, dim: int, counted: Sequence[str]) -> str:
+    others = [f"ne{tensor}{dim}" for tensor in ("", "0", "1", "2")]
+    return next((name for name in (f"ne{of}{dim}", *others) if name in counted), "")
 
 
 def _size(of: str, dimension: str, counted: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
+from engine.spec.strides import strides
 from tests.engine.spec.drafts import program, read_back
 
 
@@ -539,3 +540,30 @@ void run(float* sums, const float* x, size_t n) {
     assert made.missing == ()
     assert made.spec.argument("sums").size == "prop_maxThreadsPerMultiProcessor*prop_multiProcessorCount/256"
     assert "assumed: one element for each block" in made.text
+
+
+def test_strides_in_bytes_by_ggml_s_names(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, float* dst, int nb00, int nb01, int nb02, int ne10, int ne11, int ne12, float sf) {
+    int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i >= ne10 * ne11 * ne12) return;
+    int i0 = i % ne10, i1 = i / ne10 % ne11, i2 = i / (ne10 * ne11);
+    dst[i] = sf * *(const float*)((const char*)x + i2 * nb02 + i1 * nb01 + i0 * nb00);
+}
+void run(const float* x, float* dst, int nb00, int nb01, int nb02, int ne10, int ne11, int ne12, float sf) {
+    k<<<(ne10 * ne11 * ne12 + 255) / 256, 256>>>(x, dst, nb00, nb01, nb02, ne10, ne11, ne12, sf);
+}
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert [made.spec.argument(f"nb0{i}").value for i in range(3)] == ["4", "4*ne10", "4*ne10*ne11"]
+    assert (made.spec.argument("x").size, made.spec.argument("dst").size) == ("ne10*ne11*ne12", "ne10*ne11*ne12")
+
+
+def test_strides_in_elements_by_ggml_s_names() -> None:
+    names = ["ne0", "ne1", "ne2", "s1", "s2", "ne01", "s01", "s02"]
+    found = strides(names, ["ne0", "ne1", "ne2", "ne01"])
+    assert found == {"s1": "ne0", "s2": "ne0*ne1", "s01": "ne0", "s02": "ne0*ne01"}
+    assert strides(["s1", "n"], ["n"]) == {}  # nothing says what it is a stride of
