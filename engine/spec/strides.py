@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 _FAMILY = re.compile(r"(?P<of>(?:\w+?_)?)stride_(?P<dim>[A-Za-z]\w{0,15})")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
 _GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
+_EXTENT = re.compile(r"ne(?P<of>\d?)\d")
 _SINGLE = re.compile(r"(?:\w+_)?(?:stride|pitch|ld)|\w+_s0|ld[abcd]")
 _INNERMOST = re.compile(r"d|dim|w|x|k|e|c|cols?|hidden|head_dim", re.IGNORECASE)  # its elements lie beside each other
 _MOST_SIZES = 6  # that a row may be as long as the largest of
@@ -49,21 +50,18 @@ def strides(names: Sequence[str], sizes: Sequence[str], item: int = 4) -> Mappin
 def _of_ggml(names: Sequence[str], counted: Sequence[str], item: int) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
-    if not any(re.fullmatch(r"ne\d\d?", name) for name in counted):
-        return found  # `s1` is many things elsewhere
+    extents = {match["of"]: None for match in map(_EXTENT.fullmatch, counted) if match}
     for match in filter(None, map(_GGML.fullmatch, names)):
-        within = [_extent(match["of"], dim, counted) for dim in range(int(match["dim"]))]
-        if all(within) and (within or match["what"] == "nb"):
-            factors = [str(item)] if match["what"] == "nb" else []
-            found[match[0]] = "*".join([*factors, *within])
-        elif not within:
-            found[match[0]] = "1"
+        if match["of"] not in extents and (not match["of"] or not extents):
+            continue  # `s1` is many things elsewhere
+        tensors = [t for t in (match["of"], *extents) if t in extents]
+        within = [
+            next((name for t in tensors if (name := f"ne{t}{dim}") in counted), "") for dim in range(int(match["dim"]))
+        ]
+        factors = [str(item)] if match["what"] == "nb" else []
+        if all(within):
+            found[match[0]] = "*".join([*factors, *within]) or "1"
     return found
-
-
-def _extent(of: str, dim: int, counted: Sequence[str]) -> str:
-    others = [f"ne{tensor}{dim}" for tensor in ("", "0", "1", "2")]
-    return next((name for name in (f"ne{of}{dim}", *others) if name in counted), "")
 
 
 def _size(of: str, dimension: str, counted: Sequence[str]) -> str:

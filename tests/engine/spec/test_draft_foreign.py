@@ -567,3 +567,4 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     found = strides(names, ["ne0", "ne1", "ne2", "ne01"])
     assert found == {"s1": "ne0", "s2": "ne0*ne1", "s01": "ne0", "s02": "ne0*ne01"}
     assert strides(["s1", "n"], ["n"]) == {}  # nothing says what it is a stride of
+    assert strides(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"]) == {}  # the shifts of a roll
