@@ -17,15 +17,16 @@ from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_callers import note_shared, set_passed
 from engine.spec.drafted_constants import drafted_constants
+from engine.spec.drafted_contents import is_index, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
 from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
-from engine.spec.indirect import ROWS, Indirect, indirect
-from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
+from engine.spec.indirect import ROWS, indirect
+from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
+from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
 from engine.spec.strides import strides
@@ -184,7 +185,7 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
 def _asked(made: Draft, problem: str) -> Draft:
     """The draft with a gap: inputs with which the kernel does something that can be compared."""
     drawn = [a.name for a in made.spec.arguments if a.role in ("in", "inout")]
-    whole = [a.name for a in made.spec.arguments if _is_index(a)]
+    whole = [a.name for a in made.spec.arguments if is_index(a)]
     asked = f"suitable inputs: with random ones {problem}; write a fill"
     if len(whole) > 1:
         names = "', '".join(whole)
@@ -251,7 +252,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_passed(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    rows = _set_strides(parts, way)
+    rows = _set_strides(parts, way, usage)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
     reach = _reach(usage, parts, sizes, replace(way, rows=rows))
@@ -275,7 +276,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
             part.argument = replace(part.argument, fill=Fill("offsets", "0", f"{way.segment} + 1"))
             part.notes.append(f"assumed: where segments begin, each of at most {way.segment}")
             continue
-        _set_fill(part, {p.argument.name: p.argument for p in parts}, reach.tables, usage)
+        set_fill(part, {p.argument.name: p.argument for p in parts}, reach.tables, usage)
         if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
             part.notes.append("assumed: positive, as other inputs give no numbers")
@@ -318,7 +319,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)
     spec = replace(spec, check=way.shapes or spec.check)
-    _set_by_block(parts, way.blocks)
+    set_by_block(parts, way.blocks)
     spec = replace(spec, arguments=tuple(p.argument for p in parts))
     # Where no line of a spec can help, what else is missing is of no use to anybody.
     missing = [gap for gap in missing if not gap.key] or missing
@@ -362,7 +363,7 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
     # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
     offsets = usage.offsets() if way.segment else []
-    indices = any(_is_index(p.argument) for p in parts if p.argument.name not in offsets)
+    indices = any(is_index(p.argument) for p in parts if p.argument.name not in offsets)
     failed = False  # some trial gave nothing before others did
     ended = ""
     # With no size at all one trial says everything: nothing can vary.
@@ -396,9 +397,8 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     found = {name: table for name, table in tables.items() if table is not None}
-    assumed = [p.argument for p in parts if ASSUMED in p.notes and p.argument.role == "scalar"]
-    numbers = tuple(a.name for a in assumed if parse_dtype(a.type).kind == "int")
-    return Reach(extents, found, {*trials}, way.runs.probe is not None, ended, numbers)
+    assumed = tuple(p.argument.name for p in parts if ASSUMED in p.notes and p.argument.role == "scalar")
+    return Reach(extents, found, {*trials}, way.runs.probe is not None, ended, assumed)
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
@@ -413,7 +413,7 @@ def _as_others(trials: list[Trial], sizes: list[str]) -> str:
     return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
 
 
-def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
+def _set_strides(parts: list[Part], way: _Way, usage: Usage) -> tuple[str, ...]:
     """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
     whole = {
         p.argument.name.rpartition(".")[2]: p
@@ -423,7 +423,9 @@ def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
         and (p.size or p.argument.value == "1")
     }
     items = [parse_dtype(p.argument.type).itemsize for p in parts if p.argument.role != "scalar" and not p.opaque]
-    found = strides([*whole], [*(p.size for p in whole.values() if p.size), *way.hosts], max(items, default=4))
+    counted = [*(p.size for p in whole.values() if p.size), *way.hosts]
+    scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
+    found = strides([*whole], counted, max(items, default=4), scaling)
     for name, value in found.items():
         part = whole[name]
         part.argument, part.size = replace(part.argument, value=value), ""
@@ -471,47 +473,6 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
         part.notes.append(_COVERING)
     elif not extent.measured:
         part.notes.append("assumed: the size, from the text")
-
-
-def _set_by_block(parts: list[Part], blocks: Mapping[str, int]) -> None:
-    """Sizes that are the same in all trials as so many elements for each block, where the device decides how many blocks there are."""
-    for part in parts:
-        text = next((t for t, n in blocks.items() if n > 1 and part.argument.size == str(n)), "")
-        if text and not part.argument.symbol:
-            part.argument = replace(part.argument, size=text)
-            part.notes.append("assumed: one element for each block")
-
-
-def _set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
-    argument = part.argument
-    if argument.role not in ("in", "inout"):
-        return
-    dtype = parse_dtype(argument.type)
-    if argument.role == "inout" and usage.uses[argument.name].atomic:
-        part.argument = replace(argument, fill=Fill("constant", "0"))
-        part.notes.append("assumed: starts at zero")
-    elif dtype.kind in ("int", "bool", "bytes"):
-        into = usage.indexed_by(argument.name)
-        if not into and [a for a in arguments.values() if _is_index(a)] == [argument]:
-            into = [*tables]  # what moves what they reach can only be its contents
-        targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
-        most = int(dtype.limits[1]) + 1
-        # Bytes up to 60 make finite, small fractions of every width, whatever the kernel takes them for.
-        high = "2" if dtype.kind == "bool" else "60" if part.opaque else str(min(most, 256))
-        if argument.size == "1" and not targets:
-            # A single number mostly switches the kernel off (`if (*noop) return`).
-            part.argument = replace(argument, fill=Fill("constant", "0"))
-            part.notes.append("assumed: zero")
-            return
-        if targets:
-            high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
-        part.argument = replace(argument, fill=Fill("integers", "0", high))
-        part.notes.append("assumed: the range of its values")
-
-
-def _is_index(argument: Argument) -> bool:
-    """Whether the argument is a buffer whose contents may be indices."""
-    return argument.role in ("in", "inout") and parse_dtype(argument.type).kind == "int"
 
 
 def _render(

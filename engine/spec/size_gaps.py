@@ -21,7 +21,7 @@ class Reach:
     """What is known of how far a kernel reaches into its buffers.
 
     `extents` are sizes that something explains, `tables` those of buffers whose indices come from others, `touched` the buffers
-    that a trial touched. `tried`: there were trials; `ended` says what ended them early, "" where nothing did. `assumed` are whole
+    that a trial touched. `tried`: there were trials; `ended` says what ended them early, "" where nothing did. `assumed` are
     numbers that the kernel was given as they were assumed.
     """
 

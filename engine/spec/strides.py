@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _FAMILY = re.compile(r"(?P<of>(?:\w+?_)?)stride_(?P<dim>[A-Za-z]\w{0,15})")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
@@ -14,13 +14,15 @@ _INNERMOST = re.compile(r"d|dim|w|x|k|e|c|cols?|hidden|head_dim", re.IGNORECASE)
 _MOST_SIZES = 6  # that a row may be as long as the largest of
 
 
-def strides(names: Sequence[str], sizes: Sequence[str], item: int = 4) -> Mapping[str, str]:
+def strides(
+    names: Sequence[str], sizes: Sequence[str], item: int = 4, scaling: Collection[str] = ()
+) -> Mapping[str, str]:
     """The values of those among a kernel's whole numbers that are strides, in elements and over its sizes.
 
     `names` are all of them in order, fields without what they are of; `sizes` those that count something. A family
     (`stride_b`, `stride_h`, `stride_d`) is that of a tensor with these dimensions, outermost first; where the size of one is not
     known nothing is said. A single stride is as long as the largest size: no two rows overlap then. `item` are the bytes of an
-    element, for strides that count bytes.
+    element, for strides that count bytes; `scaling` are names that the kernel multiplies something by, as strides are.
     """
     found: dict[str, str] = {}
     families: dict[str, list[tuple[str, str]]] = {}
@@ -42,17 +44,17 @@ def strides(names: Sequence[str], sizes: Sequence[str], item: int = 4) -> Mappin
             values[name] = value
         if len(values) == len(members):
             found |= values
-    found |= _of_ggml(names, counted, item)
+    found |= _of_ggml(names, counted, item, scaling)
     found |= {name: longest for name in names if _SINGLE.fullmatch(name) and name not in found}
     return found
 
 
-def _of_ggml(names: Sequence[str], counted: Sequence[str], item: int) -> dict[str, str]:
+def _of_ggml(names: Sequence[str], counted: Sequence[str], item: int, scaling: Collection[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
     extents = {match["of"]: None for match in map(_EXTENT.fullmatch, counted) if match}
     for match in filter(None, map(_GGML.fullmatch, names)):
-        if match["of"] not in extents and (not match["of"] or not extents):
+        if match["of"] not in extents and ((not match["of"] and match[0] not in scaling) or not extents):
             continue  # `s1` is many things elsewhere
         tensors = [t for t in (match["of"], *extents) if t in extents]
         within = [

@@ -326,6 +326,11 @@ class Usage:
         used = re.findall(rf"(.?)\s*(?<![\w.]){re.escape(name)}(?![\w(])\s*(.?)", _plain(body))
         return bool(used) and all(before == "-" and after in ",);]" for before, after in used)
 
+    def scales(self, name: str) -> bool:
+        """Whether something is multiplied by a whole number."""
+        word = rf"(?<![\w.]){re.escape(name)}(?![\w(])"
+        return re.search(rf"\*\s*{word}|{word}\s*\*", _plain(text(self.body))) is not None
+
     def threads(self, sizes: Collection[str]) -> str:
         """How many threads the kernel needs, over its sizes: `n` where a line of threads is numbered and asked for `i < n`.
 

@@ -568,3 +568,5 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     assert found == {"s1": "ne0", "s2": "ne0*ne1", "s01": "ne0", "s02": "ne0*ne01"}
     assert strides(["s1", "n"], ["n"]) == {}  # nothing says what it is a stride of
     assert strides(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"]) == {}  # the shifts of a roll
+    of_other = strides(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"])
+    assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}

@@ -1,0 +1,55 @@
+"""What a draft fills its buffers with, and sizes that follow from the launch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.spec.drafted_parts import Part
+from engine.spec.dtypes import parse_dtype
+from engine.spec.indirect import Indirect
+from engine.spec.kernel_spec import Argument, Fill
+from engine.spec.shapes import MAX_CHECKED
+from engine.spec.usage import Usage
+
+
+def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
+    """Gives what a buffer holds at first, where the kernel reads it; `tables` are buffers whose indices come from others."""
+    argument = part.argument
+    if argument.role not in ("in", "inout"):
+        return
+    dtype = parse_dtype(argument.type)
+    if argument.role == "inout" and usage.uses[argument.name].atomic:
+        part.argument = replace(argument, fill=Fill("constant", "0"))
+        part.notes.append("assumed: starts at zero")
+    elif dtype.kind in ("int", "bool", "bytes"):
+        into = usage.indexed_by(argument.name)
+        if not into and [a for a in arguments.values() if is_index(a)] == [argument]:
+            into = [*tables]  # what moves what they reach can only be its contents
+        targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
+        most = int(dtype.limits[1]) + 1
+        # Bytes up to 60 make finite, small fractions of every width, whatever the kernel takes them for.
+        high = "2" if dtype.kind == "bool" else "60" if part.opaque else str(min(most, 256))
+        if argument.size == "1" and not targets:
+            # A single number mostly switches the kernel off (`if (*noop) return`).
+            part.argument = replace(argument, fill=Fill("constant", "0"))
+            part.notes.append("assumed: zero")
+            return
+        if targets:
+            high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
+        part.argument = replace(argument, fill=Fill("integers", "0", high))
+        part.notes.append("assumed: the range of its values")
+
+
+def is_index(argument: Argument) -> bool:
+    """Whether the argument is a buffer whose contents may be indices."""
+    return argument.role in ("in", "inout") and parse_dtype(argument.type).kind == "int"
+
+
+def set_by_block(parts: list[Part], blocks: Mapping[str, int]) -> None:
+    """Sizes that are the same in all trials as so many elements for each block, where the device decides how many blocks there are."""
+    for part in parts:
+        text = next((t for t, n in blocks.items() if n > 1 and part.argument.size == str(n)), "")
+        if text and not part.argument.symbol:
+            part.argument = replace(part.argument, size=text)
+            part.notes.append("assumed: one element for each block")
