@@ -29,7 +29,8 @@ def strides(
     for name in names:
         if match := _FAMILY.fullmatch(name):
             families.setdefault(match["of"], []).append((name, match["dim"]))
-    counted = [s for s in sizes if not _FAMILY.fullmatch(s) and not _SINGLE.fullmatch(s)]
+    other = _GGML if any(map(_EXTENT.fullmatch, sizes)) else _SINGLE
+    counted = [s for s in sizes if not any(p.fullmatch(s) for p in (_FAMILY, _SINGLE, other))]
     longest = counted[0] if len(counted) == 1 else f"max({', '.join(counted)})"
     if not counted or len(counted) > _MOST_SIZES:
         return found
