@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.rewrite.wording import is_plain
-from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_form import Operand, Product
 
 # Vector type and its number of elements; other element types are loaded one by one.
@@ -30,8 +29,7 @@ class Tiling:
 
     `buffers` is 1, or 2 to load the next tiles into registers while the present ones are multiplied; with `copies` the
     tiles come by asynchronous copies, `buffers` - 1 of them ahead. With `square`, a warp's threads are 4 x 8 of the
-    tile's, so that each of its loads from shared memory touches every bank once. With `tensor`, it computes their results
-    together, on tensor cores.
+    tile's, so that each of its loads from shared memory touches every bank once.
     """
 
     bm: int
@@ -42,7 +40,6 @@ class Tiling:
     buffers: int
     copies: bool = False
     square: bool = False
-    tensor: bool = False
 
     @property
     def threads(self) -> int:
@@ -78,9 +75,7 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
         return None
     # Elements along k are stored down a column of the tile: an unpadded one would put them all in one bank.
     pad = 4 if operand.along == "k" else 0
-    if tiling.tensor:
-        pad = matmul_tensor.PAD
-    elif tiling.tm % 4 or tiling.tn % 4:
+    if tiling.tm % 4 or tiling.tn % 4:
         pad = 1 if operand.along == "k" else 0
     return Part(operand, which, outer, pad, width, vector, outer * tiling.bk // (tiling.threads * width))
 
@@ -91,14 +86,16 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
     """
     t = tiling
-    own = (("warp_m", 4 * t.tm), ("warp_n", 8 * t.tn)) if t.tensor else (("thread_m", t.tm), ("thread_n", t.tn))
-    sizes = (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), *own, ("thread_count", t.threads))
-    lines = [f"constexpr int {name(key)} = {value};" for key, value in sizes]
+    lines = [
+        f"constexpr int {name(key)} = {value};"
+        for key, value in (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), ("thread_m", t.tm), ("thread_n", t.tn),
+                           ("thread_count", t.threads))
+    ]  # fmt: skip
     buffers = f"[{t.buffers}]" if t.buffers > 1 else ""
     for p in parts:
         extent = name("tile_m" if p.which == "a" else "tile_n") + (f" + {p.pad}" if p.pad else "")
         lines.append(
-            f"alignas({32 if t.tensor else 16}) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
+            f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
         )
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
@@ -116,10 +113,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
                 f"const bool {name(p.which + '_aligned')} = {_grouped(p.operand.stride)} % {p.width} == 0 && "
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
-    if t.tensor:
-        lines += matmul_tensor.sums(name, unit)
-    else:
-        lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
+    lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
     write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
     lines += write(form, t, parts, name, unit)
     return "\n".join(lines)
@@ -145,8 +139,6 @@ def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     """The thread's row and column among the threads of the tile."""
     tid, row, column = name("tid"), name("thread_row"), name("thread_col")
     across = t.bn // t.tn
-    if t.tensor:
-        return matmul_tensor.place(across // 8, name)
     if t.square and across % 8 == 0 and (t.bm // t.tm) % 4 == 0:
         warps = across // 8
         return [
@@ -356,8 +348,6 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, name: Callable[
 
 
 def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
-    if t.tensor:
-        return matmul_tensor.multiply(buffer, name, unit)
     k, i, j = name("k_in"), name("i"), name("j")
     a, b = parts
     body = []

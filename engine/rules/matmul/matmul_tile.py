@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -12,7 +11,6 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_code import Part, Tiling, local_place, part, tile_body
 from engine.rules.matmul.matmul_form import Product, product
 from engine.rules.matmul.matmul_mask import masks
@@ -37,12 +35,6 @@ _TILINGS = (
     Tiling(32, 32, 32, 1, 1, 1),
     Tiling(16, 16, 16, 1, 1, 1),
 )
-_TENSOR_TILINGS = (
-    Tiling(128, 128, 16, 16, 4, 2, square=True, tensor=True),
-    Tiling(128, 64, 16, 16, 4, 2, square=True, tensor=True),
-    Tiling(128, 128, 16, 16, 4, 2, copies=True, square=True, tensor=True),
-    Tiling(64, 64, 16, 8, 4, 2, square=True, tensor=True),
-)
 # What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
 _OPEN = {
     "bm": (32, 64, 128, 256), "bn": (32, 64, 128, 256), "bk": (8, 16, 32), "tm": (2, 4, 8, 16), "tn": (2, 4, 8, 16),
@@ -55,11 +47,6 @@ _EVEN = (
     "bm * bk % ((bm / tm) * (bn / tn)) == 0 && bn * bk % ((bm / tm) * (bn / tn)) == 0",
     "copies ? buffers >= 2 : buffers <= 2",
     "square ? bm / tm % 4 == 0 && bn / tn % 8 == 0 : 1",
-)
-# A warp's sums are of 16 x 16, each kept twice in registers, and handed on through the place of the tile of A.
-_TENSOR = (
-    "tensor ? square && tm % 4 == 0 && tn % 2 == 0 && tm * tn <= 64 : 1",
-    "tensor ? buffers * bk * (bm + 8) >= (bm / tm) * (bn / tn) * 8 : 1",
 )
 _SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
 
@@ -74,8 +61,6 @@ class MatmulTile:
         found = _multiplication(site)
         if found is None:
             return
-        for order, tiling in enumerate(_TENSOR_TILINGS if _on_tensor_cores(found) else ()):
-            yield from _proposals(found, tiling, 0.94 - 0.03 * order)
         for order, tiling in enumerate(_TILINGS):
             yield from _proposals(found, tiling, 0.95 - 0.03 * order)
 
@@ -88,17 +73,15 @@ class MatmulTile:
         def make(values: Mapping[str, int]) -> Proposal | None:
             tiling = Tiling(
                 values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
-                copies=bool(values["copies"]), square=bool(values["square"]), tensor=bool(values.get("tensor")),
+                copies=bool(values["copies"]), square=bool(values["square"]),
             )  # fmt: skip
             return next(_proposals(found, tiling, 0.5), None)
 
         size = max(_SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
-        tensor = _on_tensor_cores(found)
         yield Family(
-            self.name, self.summary, {**_OPEN, "tensor": (0, 1)} if tensor else _OPEN,
+            self.name, self.summary, _OPEN,
             (
                 *_EVEN,
-                *(_TENSOR if tensor else ()),
                 f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
                 f"buffers * bk * (bm + bn + 8) * {size} <= {site.target.shared_per_block}",
             ),
@@ -128,13 +111,6 @@ def _multiplication(site: Site) -> _Multiplication | None:
     return _Multiplication(shown, replace(form, masks=masks(shown, form)), batches, other)
 
 
-def _on_tensor_cores(found: _Multiplication) -> bool:
-    """Whether the product is one in single precision, of a size that is worth it, and the target's tensor cores know TF32."""
-    form, arch = found.form, re.fullmatch(r"sm_(\d+)[af]?", found.site.target.arch)
-    types = {form.accumulator, *(o.type for o in (form.a, form.b))}
-    return not form.alone and types == {"float"} and arch is not None and int(arch[1]) >= matmul_tensor.FIRST_ARCH
-
-
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
     """The proposal of one tiling, if it can be written."""
     site, form, batches = found.site, found.form, found.batches
@@ -151,15 +127,14 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     staged += ", none where a mask empties the tile" if form.masks else ""
-    results = f"{tiling.tm}x{tiling.tn} results per thread"
-    if tiling.tensor:
-        results = f"{4 * tiling.tm}x{8 * tiling.tn} results per warp on tensor cores (compute capability 8.0)"
-    merged = merge(site.in_file(*edits), launch)
+    header = site.include("cuda_pipeline.h") if tiling.copies else []
+    merged = merge(site.in_file(*header, *edits), launch)
     if merged is not None and found.untiled is not None:
         merged = found.untiled.back(merged)
     yield from proposal(
         MatmulTile.name,
-        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, {results}{staged}",
+        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, "
+        f"{tiling.tm}x{tiling.tn} results per thread{staged}",
         merged,
         prior,
         bm=tiling.bm,
@@ -170,7 +145,6 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
         buffers=tiling.buffers,
         copies=int(tiling.copies),
         square=int(tiling.square),
-        tensor=int(tiling.tensor),
     )
 
 
@@ -210,55 +184,39 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     unit = site.indent_unit
     indent = outer + unit
     name = site.fresh_names()
+    i, j = name("i"), name("j")
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
-    blocks.append(reindent("\n".join(_results(site, form, tiling, name)), "", indent))
-    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
-    headers = ["cuda_pipeline.h"] if tiling.copies else []
-    if tiling.tensor:
-        edits += site.define(matmul_tensor.split(name), *headers, matmul_tensor.HEADER)
-    else:
-        edits += site.include(*headers)
-    bounds = _bounds(site, tiling)
-    return [bounds, *edits] if bounds is not None else edits
-
-
-def _results(site: Site, form: Product, tiling: Tiling, name: Callable[[str], str]) -> list[str]:
-    """The author's statements for each result of the thread."""
-    unit, body = site.indent_unit, site.body
-    if tiling.tensor:
-        value = matmul_tensor.result(name)
-        row, column = (matmul_tensor.result_place(which, name) for which in "mn")
-    else:
-        i, j = name("i"), name("j")
-        value = f"{name('sums')}[{i}][{j}]"
-        row, column = local_place(tiling, "a", i, name), local_place(tiling, "b", j, name)
-    each = [
-        f"{form.row.type} {form.row.name} = {name('first_row')} + {row};",
-        f"{form.column.type} {form.column.name} = {name('first_col')} + {column};",
+    deep = indent + unit + unit
+    inner = [
+        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {local_place(tiling, 'a', i, name)};",
+        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
     ]
-    deep = ""
+    added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
     if form.alone:
-        each.append(f"if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
-        deep = unit
+        inner.append(f"{deep}if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
+        deep += unit
     for statement in _kept(form, body):
-        changes = _changes(form, statement, f"{form.target} {form.sign}= {value};")
+        changes = _changes(form, statement, added)
         shown = site.render(statement.start_byte, statement.end_byte, changes)
         own = site.indent_at(statement.start_byte)
-        each += reindent(own + shown, own, deep).split("\n")
+        inner.append(reindent(own + shown, own, deep))
     if form.alone:
-        each.append("}")
-    if tiling.tensor:
-        return matmul_tensor.results("\n".join(each), tiling.buffers > 1, name, unit)
-    return [
-        "#pragma unroll",
-        f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
-        f"{unit}#pragma unroll",
-        f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
-        *(f"{unit}{unit}{line}" for line in each),
-        f"{unit}}}",
-        "}",
-    ]
+        inner.append(f"{deep.removesuffix(unit)}}}")
+    blocks.append(
+        "\n".join([
+            f"{indent}#pragma unroll",
+            f"{indent}for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
+            f"{indent}{unit}#pragma unroll",
+            f"{indent}{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
+            *inner,
+            f"{indent}{unit}}}",
+            f"{indent}}}",
+        ])
+    )  # fmt: skip
+    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    bounds = _bounds(site, tiling)
+    return [bounds, *edits] if bounds is not None else edits
 
 
 def _verbatim(site: Site, node: Node) -> str:
@@ -301,7 +259,7 @@ def _bounds(site: Site, tiling: Tiling) -> Edit | None:
     """
     if site.kernel.limits_registers:
         return None
-    twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 and not tiling.tensor else ""
+    twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
     bounds = f"__launch_bounds__({tiling.threads}{twice}) "
     return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None

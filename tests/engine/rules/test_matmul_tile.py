@@ -62,7 +62,7 @@ def test_every_tiling_compiles() -> None:
     found = propose(site, "matmul_tile")
     assert len(found) >= 8
     for proposal in found:
-        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers", "copies", "square", "tensor"}
+        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers", "copies", "square"}
         compiles(after(site, proposal))
 
 
@@ -83,7 +83,7 @@ def test_gives_the_same_results(sizes: dict[str, int]) -> None:
 
 def test_large_tiles_give_the_same_results_without_races() -> None:
     site = site_of(PLAIN)
-    large = [one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2), one(site, "matmul_tile", copies=1, tensor=0)]
+    large = [one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2), one(site, "matmul_tile", copies=1)]
     assert_equal(site, large, ({"m": 130, "n": 132, "k": 20},), tolerance=1e-5, races=True)
 
 
