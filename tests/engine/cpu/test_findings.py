@@ -216,7 +216,7 @@ def test_expression_is_only_a_name(expression: str, machine: CpuMachine) -> None
 
 
 FEATURES = {
-    "#include <mma.h>": "tensor cores (wmma)",
+    "using namespace nvcuda::wmma::experimental;": "tensor cores (wmma) of less than eight bits",
     "#include <cub/device/device_scan.cuh>": "CUB's device/device_scan",
     "#include <cub/cub.cuh>\nusing S = cub::BlockRadixSort<int, 32, 1>;": "CUB's BlockRadixSort",
     "#include <cub/cub.cuh>\nusing namespace cub;\nusing S = BlockHistogram<int, 32, 1, 1>;": "CUB's BlockHistogram",
