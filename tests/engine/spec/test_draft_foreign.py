@@ -570,5 +570,5 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     assert strides(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"]) == {}  # the shifts of a roll
     of_other = strides(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"])
     assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}
-    every = ["ne00", "ne01", "ne02", "ne03", "s01", "s02", "s03", "s1", "s2", "s3"]  # as each bounds or scales something
+    every = [*(f"ne0{i}" for i in range(4)), *(f"s{i}" for i in ("01", "02", "03", 1, 2, 3))]
     assert strides(every, every, scaling=every)["s3"] == "ne00*ne01*ne02"
