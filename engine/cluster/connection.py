@@ -27,6 +27,7 @@ from engine.process.cores import shares
 
 T = TypeVar("T", str, bytes)  # what travels: text, or frames of engine/process/wire.py
 _MOST_NONCE = 1 << 10
+_ANSWER_S = 30.0  # for the scheduler to answer; an event loop was seen to be held for 11 s at load 20. Ours
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Cluster:
 
     def refresh(self) -> tuple[ClusterWorker, ...]:
         """The workers as they are now. New ones are asked what they are, and left out where they do not fit. Raises MachineError."""
-        there = self._listed()
+        there = self.listed()
         known = [worker for worker in self.workers if worker.address in there]
         new = [address for address in there if address not in {w.address for w in known} | self._left_out]
         for address in new:
@@ -110,7 +111,7 @@ class Cluster:
 
     def examine(self) -> tuple[ClusterWorker, ...]:
         """Every worker as it is, whether it can be used or not; see `problems`. Raises MachineError where the scheduler is gone."""
-        found, self._unreadable = self._described(self._listed())
+        found, self._unreadable = self._described(self.listed())
         self.workers = self._with_cores(found)
         self.resource = _resource(self._device, self.workers)
         return self.workers
@@ -121,10 +122,16 @@ class Cluster:
         self.workers = ()
         return self.refresh()
 
-    def _listed(self) -> dict[str, Any]:
+    def listed(self) -> dict[str, Any]:
+        """What the scheduler reports of its workers now, by address. Raises MachineError where it does not answer.
+
+        `Client.scheduler_info` returns what the client heard last, and the client itself asks every 2 s, without workers: on a busy
+        machine that comes before the answer is read, and every worker seems lost.
+        """
+        client = self.client
         with self._reached():
-            found = self.client.scheduler_info(n_workers=-1).get("workers", {})
-        return dict(found)
+            found = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+        return dict(found.get("workers", {}))
 
     def _described(self, there: Mapping[str, Any]) -> tuple[list[ClusterWorker], list[MachineError]]:
         """What workers say they are, and what is wrong with those that cannot say it; one that has ended is in neither."""

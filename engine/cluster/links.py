@@ -13,7 +13,7 @@ from typing import Any
 from engine.cluster.connection import Cluster, ClusterWorker
 from engine.errors import MachineError
 
-_UNANSWERED = 5  # times that the scheduler does not answer before it counts as gone. Ours
+_UNANSWERED = 3  # times that the scheduler does not answer before it counts as gone. Ours
 _LOOK_S = 1.0  # how often the scheduler is asked which workers are there, while answers are awaited. Ours
 
 
@@ -128,9 +128,9 @@ def _watch(
         if found and not any(each.waits for each in found):
             continue
         try:
-            there = cluster.client.scheduler_info(n_workers=-1).get("workers", {})
+            there = cluster.listed()
             unanswered = 0
-        except Exception:
+        except MachineError:
             unanswered += 1
             if unanswered < _UNANSWERED:
                 continue

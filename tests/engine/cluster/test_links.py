@@ -103,16 +103,16 @@ def test_a_scheduler_that_is_late_costs_no_device(monkeypatch: pytest.MonkeyPatc
     """It was busy with a large message for a second, and every worker counted as lost."""
     monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
     asked: list[int] = []
-    there, answered = link.connected.client.scheduler_info, threading.Event()
+    there, answered = link.connected.client.identity, threading.Event()
 
-    def late(n_workers: int) -> Any:
+    async def late(n_workers: int) -> Any:
         asked.append(n_workers)
         if len(asked) < 3:
             raise TimeoutError
         answered.set()
-        return there(n_workers)
+        return await there(n_workers)
 
-    monkeypatch.setattr(link.connected.client, "scheduler_info", late)
+    monkeypatch.setattr(link.connected.client, "identity", late)
     with links(link.connected, bytes.upper, DeviceLost) as (first, _):
         awaited = first.call(b"a")
         assert answered.wait(20)

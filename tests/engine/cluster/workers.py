@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from engine.cluster.connection import Cluster, ClusterWorker
@@ -29,13 +32,26 @@ class Client:
 
     status = "running"
     dashboard_link = "http://here:8787/status"
+    loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
 
     def __init__(self, *workers: ClusterWorker) -> None:
         self.workers = list(workers)
         self.answers: Mapping[str, object] | None = None
         self.error: BaseException | None = None
 
-    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+    @property
+    def scheduler(self) -> Any:
+        """What answers the scheduler's own methods."""
+        return SimpleNamespace(identity=self.identity)
+
+    def sync(self, function: Callable[..., Awaitable[Any]], callback_timeout: float, **given: Any) -> Any:
+        """As a client's."""
+        assert callback_timeout > 0
+        return asyncio.run_coroutine_threadsafe(function(**given), self.loop.asyncio_loop).result()
+
+    async def identity(self, n_workers: int) -> dict[str, Any]:
+        """As a scheduler's."""
+        assert n_workers == -1
         if self.error is not None:
             raise self.error
         return {"workers": {w.address: {"name": w.name, "resources": dict(w.resources)} for w in self.workers}}
@@ -51,6 +67,9 @@ class Client:
         if function.__name__ == "describe":
             return {w.address: json.dumps(dataclasses.asdict(w.identity)) for w in asked}
         return {w.address: function(*text) for w in asked}
+
+
+threading.Thread(target=Client.loop.asyncio_loop.run_forever, daemon=True).start()
 
 
 def cluster(*workers: ClusterWorker, device: Any = "auto") -> Cluster:
