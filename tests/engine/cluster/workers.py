@@ -56,17 +56,24 @@ class Client:
             raise self.error
         return {"workers": {w.address: {"name": w.name, "resources": dict(w.resources)} for w in self.workers}}
 
-    def run(
-        self, function: Callable[..., str], *text: str, workers: Any = None, on_error: str = ""
+    async def run(
+        self, function: Callable[..., str], *text: str, workers: list[str], on_error: str, asynchronous: bool
     ) -> dict[str, object]:
+        """As a client's."""
+        assert (on_error, asynchronous) == ("return", True)
         if self.error is not None:
             raise self.error
-        if self.answers is not None:
-            return dict(self.answers)
-        asked = [w for w in self.workers if workers is None or w.address in workers]
+        (asked,) = [w for w in self.workers if w.address in workers]
+        if self.answers is not None and asked.address in self.answers:
+            return {asked.address: self.answers[asked.address]}
         if function.__name__ == "describe":
-            return {w.address: json.dumps(dataclasses.asdict(w.identity)) for w in asked}
-        return {w.address: function(*text) for w in asked}
+            return {asked.address: json.dumps(dataclasses.asdict(asked.identity))}
+        return {asked.address: function(*text)}
+
+    async def gather(self, task: Any, asynchronous: bool) -> object:
+        """As a client's, of what tests give for tasks."""
+        assert asynchronous
+        return task.result(0)
 
 
 threading.Thread(target=Client.loop.asyncio_loop.run_forever, daemon=True).start()
