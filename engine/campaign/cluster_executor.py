@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -255,12 +255,13 @@ class ClusterExecutor:
             turn.answer.add_done_callback(lambda answer: self._some.set())
         if turn.answer is not None and not turn.answer.done():
             return None
-        if (
-            turn.answer is None or turn.answer.exception() is not None
-        ):  # the worker went with its answer, or Dask gave the task up
+        frame = None if turn.answer is None else answer_of(turn.answer)
+        if frame is None or isinstance(
+            frame, BaseException
+        ):  # Dask gave the task up, or the worker went with its answer
             self._lose(turn)
             return None
-        return self._answered(turn, turn.answer.result())
+        return self._answered(turn, frame)
 
     def _answered(self, turn: _Turn, frame: object) -> KernelEnd | None:
         """How a turn ended by its worker's answer; None where the worker ended it because nobody asked."""
