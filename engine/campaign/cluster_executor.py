@@ -39,7 +39,7 @@ _BREAKS = (
 _ALONE_S = 60.0  # for a worker to come back where none is left
 # That a worker may report nothing of its search before the kernel goes to another: twice the time after which a search that nobody asks
 # about ends. And what a kernel may take beyond its time, to set up and confirm the best, before it is given up. Ours.
-_SILENT_S, _RESERVE_S = 120.0, 120.0
+_SILENT_S, _RESERVE_S = 120.0, 300.0
 _LEAST_S = 1.0  # of the rest of a search's time
 
 
