@@ -5,7 +5,6 @@ Scheduler, workers and client are processes; the searches in them are scripted (
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor, Sear
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey, SurveyedKernel
 from engine.cluster import connection
+from engine.cluster import scheduler as scheduler_module
 from engine.cluster.connection import Cluster, connect
 from engine.cluster.scheduler import ClusterRequest
 from engine.errors import MachineError
@@ -65,7 +65,7 @@ def test_workers_scheduler_and_client_can_be_killed(tmp_path: Path) -> None:
         ended = booked(root)
         assert not _lost(kept, ended)
         assert {name: len(rows) for name, rows in ended.items()} == {f"k{n}-k{n}": EACH + 1 for n in range(KERNELS)}
-        lines = [json.loads(line) for line in all.said().splitlines() if line.startswith("{")]
+        lines = all.lines()
         assert {line["event"] for line in lines if line["schema"] == "optiml.event/1"} >= {
             "begin",
             "progress",
@@ -127,6 +127,7 @@ class Live:
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Live, str]]:
     monkeypatch.setattr(cluster_executor, "_RESERVE_S", RESERVE_S)
     monkeypatch.setattr(connection, "_ANSWER_S", RESERVE_S / 2)
+    monkeypatch.setattr(scheduler_module, "_WORKERS_S", 60.0)  # they are starting
     with processes(tmp_path) as all:
         scheduler, address = all.scheduler()
         yield Live(all, repository(tmp_path / "r", 2), scheduler, [all.worker(address) for _ in range(2)]), address
