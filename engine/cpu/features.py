@@ -8,7 +8,7 @@ from engine.cpu.host_source import without_comments
 from engine.cuda.standins import PREFIX, names_of
 
 _FEATURES: tuple[tuple[str, str], ...] = (
-    ("tensor cores (wmma)", r"\bwmma\b|#\s*include\s*[<\"]mma\.h|\b__(?:h|i|b|d)mma_"),
+    ("tensor cores (wmma) of less than eight bits", r"\bwmma\s*::\s*experimental\b|\b__(?:h|i|b|d)mma_"),
     ("CUB", r"\bcub::|#\s*include\s*[<\"]cub/"),
     ("Thrust", r"\bthrust::|#\s*include\s*[<\"]thrust/"),
     ("CuTe", r"\bcute::|#\s*include\s*[<\"]cute/"),

@@ -202,6 +202,14 @@ class Site:
             above = above.prev_sibling
         return self._above_comments(node)
 
+    def definition_start(self, node: Node) -> int:
+        """Where the comments begin that stand over the function that holds a node."""
+        function = node
+        while node.parent is not None:
+            node = node.parent
+            function = node if node.type in ("function_definition", "template_declaration") else function
+        return self._above_comments(function)
+
     def _above_comments(self, node: Node) -> int:
         """Where the comments begin that stand directly over a definition; a spec's lines belong to it behind a blank line too."""
         data, start, above = self.unit.data, node.start_byte, node.prev_sibling

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.cuda.math_functions import MATH_FUNCTIONS
 from engine.cuda.syntax import called, children, inside, names, operands, root_name, strip, text, walk
 from engine.rewrite import Edit, Node, Proposal, Site, Span, proposal
+from engine.rewrite.snippet_template import template
 
-# Errors of a few units in the last place near 1, by the CUDA C++ Programming Guide's table of intrinsic functions. Sine and
-# cosine are left out: their error is absolute and grows with the argument.
+# Errors of a few units in the last place near 1, by the CUDA C++ Programming Guide's table of intrinsic functions.
 _INTRINSICS = {"expf": "__expf", "exp10f": "__exp10f", "logf": "__logf", "log2f": "__log2f", "log10f": "__log10f",
                "powf": "__powf"}  # fmt: skip
-
+# Their error is absolute, 2^-21 within half a turn, and grows with the argument: a proposal of their own, that may be refused alone.
+_ANGLES = {"sinf": "__sinf", "cosf": "__cosf", "sincosf": "__sincosf"}
 
 # Divisors: the compiler multiplies by the reciprocals of powers of two, which are exact, and no others.
 _DOUBLE = re.compile(r"\bdouble\b")
@@ -26,7 +27,7 @@ _PI_ERROR = 1e-6
 
 
 class FastMath:
-    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, reciprocals and approximate quotients.
+    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximate roots, reciprocals and quotients.
 
     What they cost in accuracy is judged like any other change: against the tolerance, on fresh inputs.
     """
@@ -38,48 +39,31 @@ class FastMath:
         if not site.sound:
             return
         bodies = _bodies(site)
-        roots = [e for body in bodies for e in _roots(body)]
-        yield from (
-            proposal(self.name, "Use rsqrtf for reciprocal square roots", site.in_file(*roots), 0.2, form="rsqrt")
-            if roots
-            else ()
-        )
-        turns = [e for body in bodies for e in _turns(site, body)]
-        if turns:
-            yield from proposal(
-                self.name, "Use sinpif and cospif for multiples of pi", site.in_file(*turns), 0.3, form="pi"
-            )
         # A division takes eight instructions and a branch; in double precision the factor would be too coarse.
         divisions = [
             d for body in bodies if not _DOUBLE.search(text(body.parent or body)) for d in _divisions(site, body)
         ]
+        inverse = [e for body in bodies for e in _roots(body)]
         constant = [_reciprocal(d) for d in divisions if _FLOAT.fullmatch(text(strip(d.right)))]
-        if constant:
-            yield from proposal(
-                self.name, "Multiply by reciprocals of constants", site.in_file(*constant), 0.2, form="reciprocal"
-            )
-        if divisions:
-            quotients = [e for d in divisions for e in _approximate(d)]
-            yield from proposal(
-                self.name,
-                "Use approximate division",
-                site.in_file(*quotients),
-                0.15,
-                form="quotients",
-            )
-        calls = [e for body in bodies for e in _intrinsics(body)]
-        # Half the instructions of expf; only kernels that compute more than they move notice.
-        yield from (
-            proposal(
-                self.name,
-                "Use fast intrinsics for exponentials and logarithms",
-                site.in_file(*calls),
-                0.15,
-                form="intrinsics",
-            )
-            if calls
-            else ()
-        )
+        # Half the instructions of expf, a tenth of those of cosf; only kernels that compute more than they move notice.
+        calls = [e for body in bodies for e in _renamed(body, _INTRINSICS)]
+        angles = [e for body in bodies for e in _renamed(body, _ANGLES)]
+        roots = _square_roots(site, bodies, inverse)
+        together = calls + angles + roots + constant
+        one_kind = together in (calls, angles, roots, constant)
+        forms = [
+            ("rsqrt", "Use rsqrtf for reciprocal square roots", 0.2, inverse),
+            ("pi", "Use sinpif and cospif for multiples of pi", 0.3, [e for b in bodies for e in _turns(site, b)]),
+            ("reciprocal", "Multiply by reciprocals of constants", 0.2, constant),
+            ("quotients", "Use approximate division", 0.15, [e for d in divisions for e in _approximate(d)]),
+            ("intrinsics", "Use fast intrinsics for exponentials and logarithms", 0.15, calls),
+            ("angles", "Use fast intrinsics for sines and cosines", 0.15, angles),
+            ("roots", "Use approximate square roots", 0.15, roots),
+            ("all", "Use fast functions and reciprocals of constants", 0.25, [] if one_kind else together),
+        ]
+        for form, summary, prior, edits in forms:
+            if edits:
+                yield from proposal(self.name, summary, site.in_file(*edits), prior, form=form)
 
 
 def _bodies(site: Site) -> list[Node]:
@@ -193,14 +177,28 @@ def _of_pi(site: Site, factor: Node) -> float | None:
     return near if near and abs(ratio - near) < _PI_ERROR * near else None
 
 
-def _intrinsics(body: Node) -> list[Edit]:
-    edits = []
+def _renamed(body: Node, fast: Mapping[str, str]) -> Iterator[Edit]:
+    """Calls of functions by the names of faster ones."""
     for node in walk(body):
-        if node.type == "call_expression" and called(node) in _INTRINSICS:
+        if node.type == "call_expression" and called(node) in fast:
             function = node.child_by_field_name("function")
             if function is not None and function.type == "identifier":
-                edits.append(Edit(Span(function.start_byte, function.end_byte), _INTRINSICS[text(function)]))
-    return edits
+                yield Edit(Span(function.start_byte, function.end_byte), fast[text(function)])
+
+
+def _square_roots(site: Site, bodies: Sequence[Node], inverse: Sequence[Edit]) -> list[Edit]:
+    """`sqrtf(x)` by a function of the file's own, but for those that `inverse` replaces."""
+    name = site.fresh("fast_sqrtf")
+    found: list[Edit] = []
+    start = site.declaration_start
+    for body in bodies:
+        calls = [
+            e for e in _renamed(body, {"sqrtf": name}) if not any(other.span.contains(e.span) for other in inverse)
+        ]
+        if calls and body is not site.body:
+            start = min(start, site.definition_start(body))
+        found += calls
+    return [Edit(Span(start, start), template("engine.rules", "fast_sqrt").render(name=name)), *found] if found else []
 
 
 def _roots(body: Node) -> list[Edit]:

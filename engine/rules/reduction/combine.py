@@ -6,7 +6,7 @@ from typing import Literal
 
 from engine.rules.idioms.loop_reduction import Reduction
 
-Team = Literal["warp", "lanes", "block", "column"]
+Team = Literal["warp", "block", "column"]
 _OPERATORS = {"sum": "+", "product": "*", "and": "&", "or": "|", "xor": "^"}
 _FULL = "0xffffffffu"
 
@@ -20,29 +20,24 @@ def combine(left: str, right: str, reduction: Reduction) -> str:
     return f"{right} {'>' if reduction.operation == 'max' else '<'} {left} ? {right} : {left}"
 
 
-def function(name: str, team: Team, reduction: Reduction, template: bool, unit: str, lanes: int = 32) -> str:
+def function(name: str, team: Team, reduction: Reduction, template: bool, unit: str) -> str:
     """A `__device__` function `name` that combines `value` over a team of threads; every one gets the result.
 
-    `warp`: the 32 threads of a warp (butterfly of shuffles). `lanes`: so many neighbouring ones of them. `block`: all
-    threads of a 1-D block whose size is a multiple of 32 (shuffles, then one value per warp through shared memory).
-    `column`: the threads of one threadIdx.x.
+    `warp`: the 32 threads of a warp (butterfly of shuffles). `block`: all threads of a 1-D block whose size is a
+    multiple of 32 (shuffles, then one value per warp through shared memory). `column`: the threads of one threadIdx.x.
     `template`: the type is a template parameter. `unit` is one level of indentation.
     Source: CUDA C++ Programming Guide, "Warp Shuffle Functions".
     """
     kind = "Value" if template else reduction.type
     step = [
-        f"for (int offset = {lanes // 2}; offset > 0; offset /= 2) {{",
-        f"{unit}const {kind} other = __shfl_xor_sync({'mask' if team == 'lanes' else _FULL}, value, offset);",
+        "for (int offset = 16; offset > 0; offset /= 2) {",
+        f"{unit}const {kind} other = __shfl_xor_sync({_FULL}, value, offset);",
         f"{unit}value = {combine('value', 'other', reduction)};",
         "}",
     ]
     lines: list[str]
     if team == "warp":
         lines = [*step, "return value;"]
-    elif team == "lanes":
-        # Other threads of the warp may have no row.
-        mask = f"const unsigned int mask = {(1 << lanes) - 1:#x}u << (threadIdx.x % 32 / {lanes} * {lanes});"
-        lines = [mask, *step, "return value;"]
     elif team == "block":
         rest = "partial[0]" if reduction.idempotent else reduction.identity(kind)
         lines = [

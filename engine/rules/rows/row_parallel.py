@@ -1,4 +1,4 @@
-"""One thread per row becomes one warp, a part of one, or one block per row; one thread per column becomes several.
+"""One thread per row becomes one warp or one block per row; one thread per column becomes several.
 
 A thread that walks along a row reads memory far from what its neighbours read, and few rows make few threads. With a
 team of threads per row neighbours read neighbours, and sums meet through shuffles. Source: CUDA C++ Best Practices
@@ -15,7 +15,6 @@ from engine.cuda.effects import assigned
 from engine.cuda.syntax import children, inside, span, strip, text, walk
 from engine.rewrite import Declared, Edit, Family, Node, Proposal, Scope, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, is_plain, reindent
-from engine.rules.idioms.known_values import in_parameters
 from engine.rules.idioms.loop_reduction import Reduction
 from engine.rules.idioms.strided_loop import StrideLoop
 from engine.rules.reduction.combine import Team, function
@@ -24,10 +23,6 @@ from engine.rules.rows.row_work import RowWork, SharedLoop, row_work
 _WARPS = (8, 4)
 _BLOCKS = (256, 128, 512, 1024)
 _SLICES = (32, 16, 8)
-_LANES = (8, 16, 4)  # of a warp for a short row
-_OPEN_LANES = (2, 4, 8, 16)
-_LANES_BLOCK = 256
-_SHORT = 128  # elements of a row: longer ones keep a warp busy
 _WARP = 32
 
 
@@ -43,11 +38,10 @@ class _Mapping:
     grid: str
     block: tuple[str, ...]
     threads: int
-    lanes: int = _WARP  # of a warp that share a row
 
 
 class RowParallel:
-    """A warp, a part of one, or a block per row with shuffle reductions; several threads per column with a shared-memory reduction."""
+    """A warp or a block per row with shuffle reductions; several threads per column with a shared-memory reduction."""
 
     name = "row_parallel"
     summary = "One warp or block per row"
@@ -63,7 +57,6 @@ class RowParallel:
             yield from self._columns(site, work)
         else:
             yield from self._warps(site, work)
-            yield from self._parts(site, work)
             yield from self._blocks(site, work)
 
     def families(self, site: Site) -> Iterator[Family]:
@@ -75,9 +68,6 @@ class RowParallel:
             yield self._family(site, work, "column", {"slices": tuple(range(2, 33))}, self._column, 0.8)
         else:
             yield self._family(site, work, "warp", {"rows": (1, 2, 4, 8, 16, 32)}, self._warp, 0.85)
-            lanes = tuple(n for n in _OPEN_LANES if _short(site, work, n))
-            if lanes:
-                yield self._family(site, work, "part of a warp", {"lanes": lanes}, self._part, 0.84)
             yield self._family(site, work, "block", {"threads": tuple(range(32, 1025, 32))}, self._block, 0.88)
 
     def _family(
@@ -90,7 +80,7 @@ class RowParallel:
             return next(one(site, work, chosen[name], prior), None)
 
         limit = site.target.max_threads_per_block
-        conditions = (f"{name} <= {limit if team == 'block' else limit // _WARP}",) if name != "lanes" else ()
+        conditions = (f"{name} <= {limit if team == 'block' else limit // _WARP}",)
         return Family(self.name, f"{self.summary}: a {team} of threads", choices, conditions, make, prior)
 
     def _warps(self, site: Site, work: RowWork) -> Iterator[Proposal]:
@@ -105,20 +95,6 @@ class RowParallel:
         )  # fmt: skip
         summary = f"One warp per row, {warps} rows per block"
         yield from self._one(site, work, mapping, summary, prior, team="warp", block=threads)
-
-    def _parts(self, site: Site, work: RowWork) -> Iterator[Proposal]:
-        for order, lanes in enumerate(_LANES):
-            if _short(site, work, lanes):
-                yield from self._part(site, work, lanes, 0.84 - 0.03 * order)
-
-    def _part(self, site: Site, work: RowWork, lanes: int, prior: float) -> Iterator[Proposal]:
-        rows = _LANES_BLOCK // lanes
-        mapping = _Mapping(
-            "lanes", f"blockIdx.x * (blockDim.x / {lanes}) + threadIdx.x / {lanes}", site.fresh("lane"), f"threadIdx.x % {lanes}",
-            str(lanes), ceil_div(work.extent, rows), (str(_LANES_BLOCK),), _LANES_BLOCK, lanes,
-        )  # fmt: skip
-        summary = f"{lanes} threads of a warp per row, {rows} rows per block"
-        yield from self._one(site, work, mapping, summary, prior, team="lanes", lanes=lanes)
 
     def _blocks(self, site: Site, work: RowWork) -> Iterator[Proposal]:
         for order, threads in enumerate(_BLOCKS):
@@ -166,16 +142,6 @@ def fits_bounds(site: Site, threads: int) -> bool:
         return False
 
 
-def _short(site: Site, work: RowWork, lanes: int) -> bool:
-    """Whether rows are short, with two elements or more for each of the threads, in every timing case; or as memory says."""
-    for shared in work.loops:
-        bound = in_parameters(site, shared.loop.bound)
-        lengths = [site.value_in(bound, case) for case in site.spec.time] if bound is not None else []
-        if any(length is None or not 2 * lanes <= length <= _SHORT for length in lengths):
-            return False
-    return True
-
-
 def _flat(site: Site) -> bool:
     return all(c.grid[1:] == (1, 1) and c.block[1:] == (1, 1) for c in site.configs)
 
@@ -200,7 +166,7 @@ def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
         indent = site.indent_at(shared.loop.node.start_byte)
         resets, results = "", ""
         for reduction in shared.reductions:
-            name = _helper(site, mapping, reduction, helpers, texts)
+            name = _helper(site, mapping.team, reduction, helpers, texts, unit)
             results += f"\n{indent}{reduction.name} = {name}({reduction.name});"
             if not reduction.idempotent and not _starts_neutral(work, shared, reduction):
                 neutral = reduction.identity()
@@ -286,15 +252,15 @@ def _share(loop: StrideLoop, mapping: _Mapping, from_first: bool) -> list[Edit]:
 
 
 def _helper(
-    site: Site, mapping: _Mapping, reduction: Reduction, helpers: dict[tuple[str, str, str], str], texts: list[str]
+    site: Site, team: Team, reduction: Reduction, helpers: dict[tuple[str, str, str], str], texts: list[str], unit: str
 ) -> str:
     template = reduction.type in site.type_names
     key = (reduction.operation, "" if template else reduction.type, reduction.function)
     if key not in helpers:
         taken = list(helpers.values())
-        base = f"{mapping.team}_{reduction.operation}"
+        base = f"{team}_{reduction.operation}"
         helpers[key] = site.fresh(base, taken)
-        texts.append(function(helpers[key], mapping.team, reduction, template, site.indent_unit, mapping.lanes))
+        texts.append(function(helpers[key], team, reduction, template, unit))
     return helpers[key]
 
 

@@ -197,6 +197,48 @@ __global__ void twice(const __nv_bfloat16* x, __nv_bfloat16* y, int n) {
 }
 """
 
+TENSOR = """
+#include <cuda_fp16.h>
+#include <mma.h>
+using namespace nvcuda;
+__global__ void tensor(const half* a, const half* b, float* c, int k) {
+  __shared__ __align__(32) float patch[2][256];
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+  wmma::fill_fragment(sum, 1.0f);
+  for (int at = 0; at < k; at += 16) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+    wmma::load_matrix_sync(left, a + threadIdx.x / 32 * 16 * k + at, k);
+    wmma::load_matrix_sync(right, b + at, k);
+    wmma::mma_sync(sum, left, right, sum);
+  }
+  for (int e = 0; e < sum.num_elements; ++e) sum.x[e] *= 2.0f;
+  wmma::store_matrix_sync(patch[threadIdx.x / 32], sum, 16, wmma::mem_row_major);
+  __syncwarp();
+  for (int e = threadIdx.x % 32; e < 256; e += 32) c[threadIdx.x / 32 * 256 + e] = patch[threadIdx.x / 32][e];
+}
+"""
+
+# TF32 keeps ten bits of the mantissa: what is dropped is a second factor.
+TF32 = """
+#include <mma.h>
+namespace wmma = nvcuda::wmma;
+__global__ void tf32(const float* a, const float* b, float* c, int parts) {
+  wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::col_major> left, rest;
+  wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major> right;
+  wmma::fragment<wmma::accumulator, 16, 16, 8, float> sum;
+  wmma::fill_fragment(sum, 0.0f);
+  wmma::load_matrix_sync(left, a, 16);
+  wmma::load_matrix_sync(right, b, 16);
+  for (int e = 0; e < left.num_elements; ++e) {
+    rest.x[e] = left.x[e] - __uint_as_float(__float_as_uint(left.x[e]) & 0xffffe000u);
+  }
+  wmma::mma_sync(sum, left, right, sum);
+  if (parts == 2) wmma::mma_sync(sum, rest, right, sum);
+  wmma::store_matrix_sync(c, sum, 16, wmma::mem_col_major);
+}
+"""
+
 DOUBLE_BUFFER = """
 template <typename T, int B>
 __global__ void window(const T* __restrict__ x, T* __restrict__ y, int tiles) {
@@ -303,6 +345,11 @@ def honest() -> dict[str, Honest]:
     signs = np.random.default_rng(5).integers(-1, 2, 200).astype(np.int32)
     bf = (_normal(50).view(np.uint32) >> 16).astype(np.uint16)
     wide = (bf.astype(np.uint32) << 16).view(np.float32)
+    left, right = np.round(_normal(32 * 48, 6) * 8).astype(np.float16), np.round(x[: 16 * 48] * 8).astype(np.float16)
+    product = left.reshape(32, 48).astype(np.float32) @ right.reshape(16, 48).astype(np.float32).T
+    whole, fine = np.round(x[:128] * 8).astype(np.float32), rows[:128]
+    coarse = (fine.view(np.uint32) & 0xFFFFE000).view(np.float32)
+    sums = [f.reshape(8, 16).T @ whole.reshape(8, 16) for f in (coarse, fine)]
     partner = x[:200].copy()
     for i in range(200):
         j = i ^ 1
@@ -337,6 +384,12 @@ def honest() -> dict[str, Honest]:
                        ("a", "scalar", np.float16(2)), ("n", "scalar", _n(32))], {"z": (h * np.float16(3)).astype(np.float16)}),
         "bfloat16": Honest(BFLOAT, "twice", launch(1, 64), [("x", "in", bf), ("y", "out", np.zeros(50, np.uint16)),
                            ("n", "scalar", _n(50))], {"y": ((wide * 2).view(np.uint32) >> 16).astype(np.uint16)}),
+        "tensor cores": Honest(TENSOR, "tensor", launch(1, 64), [("a", "in", left), ("b", "in", right),
+                               ("c", "out", np.zeros(512, np.float32)), ("k", "scalar", _n(48))],
+                               {"c": (product + 1).ravel() * 2}),
+        **{f"TF32 in {parts}": Honest(TF32, "tf32", launch(1, 32), [("a", "in", fine), ("b", "in", whole),
+                               ("c", "out", np.zeros(256, np.float32)), ("parts", "scalar", _n(parts))],
+                               {"c": sums[parts - 1].T.ravel()}) for parts in (1, 2)},
         "double buffer": Honest(DOUBLE_BUFFER, "window<float, 64>", launch(1, 64), [("x", "in", x[:640]),
                                 ("y", "out", np.zeros(64, np.float32)), ("tiles", "scalar", _n(10))],
                                 {"y": np.roll(x[:640].reshape(10, 64).sum(0), -1)}, 1e-4),

@@ -216,7 +216,7 @@ def test_expression_is_only_a_name(expression: str, machine: CpuMachine) -> None
 
 
 FEATURES = {
-    "#include <mma.h>": "tensor cores (wmma)",
+    "using namespace nvcuda::wmma::experimental;": "tensor cores (wmma) of less than eight bits",
     "#include <cub/cub.cuh>": "CUB",
     "cg::this_grid().sync();": "grid synchronisation",
     "cudaTextureObject_t t": "textures",

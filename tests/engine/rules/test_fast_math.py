@@ -76,3 +76,53 @@ def test_a_helper_of_the_kernel_alone_divides_by_constants() -> None:
     edited = one(site, "fast_math", form="reciprocal")
     assert "return (v + 1) * (1.0f / 16777217.0f);" in device(edited)
     assert_equal(site, [edited], SIZES["check"][:1] if "check" in SIZES else ({"n": 5, "m": 3},))
+
+
+def test_angles_are_a_proposal_of_their_own() -> None:
+    source = ROWS.replace(
+        "y[i] = sum;", "float s, c;\n        sincosf(sum, &s, &c);\n        y[i] = s * cosf(c) + expf(s);"
+    )
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form="angles")
+    assert "__sincosf(sum, &s, &c);" in device(edited)
+    assert "s * __cosf(c) + expf(s)" in device(edited)
+    compiles(edited)
+
+
+_ROOT = """
+// Of a length.
+__device__ float length(float a, float b) { return sqrtf(a * a + b * b) + 1.0f / sqrtf(a + 9.0f); }
+
+__device__ int other(int a) { return a + 1; }
+
+__global__ void roots(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = length(x[i] * 0.0f, x[i]) + sqrtf(fabsf(x[i]) / 3.0f) * expf(x[i] * 0.0f);
+    }
+}
+"""
+
+
+def test_roots_by_a_function_above_all_that_call_it() -> None:
+    site = make(_ROOT, "    roots<<<(n + 255) / 256, 256>>>(x, y, n);", check=({"n": 70},))
+    edited = one(site, "fast_math", form="roots")
+    assert device(edited).index("float fast_sqrtf(float x)") < device(edited).index("// Of a length.")
+    assert "fast_sqrtf(a * a + b * b) + 1.0f / sqrtf(a + 9.0f)" in device(edited)  # that one is rsqrt's
+    compiles(edited)
+    together = one(site, "fast_math", form="all")
+    assert "fast_sqrtf(fabsf(x[i]) * (1.0f / 3.0f)) * __expf(x[i] * 0.0f)" in device(together)
+    compiles(together)
+    assert_equal(site, [edited, together], ({"n": 70},))
+
+
+@pytest.mark.parametrize("value", ["x[i] * 0.0f", "1.0f / fabsf(x[i] * 0.0f)"])
+def test_roots_of_zeros_and_infinities(value: str) -> None:
+    source = _ROOT.replace("length(x[i] * 0.0f, x[i]) + sqrtf(fabsf(x[i]) / 3.0f)", f"1.0f / (1.0f + sqrtf({value}))")
+    site = make(source, "    roots<<<(n + 255) / 256, 256>>>(x, y, n);", check=({"n": 70},))
+    assert_equal(site, [one(site, "fast_math", form="roots")], ({"n": 70},))
+
+
+def test_one_kind_alone_is_not_all() -> None:
+    source = ROWS.replace("y[i] = sum;", "y[i] = expf(sum);")
+    assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == ["intrinsics"]
