@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from engine.errors import SpecError
 from engine.spec.data import buffer_elements, bytes_needed, scalars
@@ -24,6 +24,7 @@ _MOST_SAMPLED = (
 )  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
+_WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
 _SEVERAL = 7  # times the smallest case's that the others are at most
 
 Sizes = Mapping[str, int | float]
@@ -106,35 +107,40 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
 
 def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """The timed sizes, and each with one size so large that a buffer has about 2^30 elements and none over `most_bytes`."""
-    found: list[Sizes] = [case.sizes for case in spec.time]
+    return (*(case.sizes for case in spec.time), *_grown(spec, rng, most_bytes, 1 << 30))
+
+
+def _grown(spec: KernelSpec, rng: random.Random, most_bytes: int, elements: int) -> Iterator[Sizes]:
+    """The last timed sizes, each with one size so large that a buffer has nearly so many elements."""
     for base in spec.time[-1:]:
         for name in _shape_names(spec):
-            wanted = int(rng.uniform(0.6, 0.95) * (1 << 30))
+            wanted = int(rng.uniform(0.6, 0.95) * elements)
             low, high = int(base.sizes[name]), 1 << 31
             while high - low > 1:
                 middle = (low + high) // 2
                 fits = _largest(spec, {**base.sizes, name: middle}, most_bytes) <= wanted
                 low, high = (middle, high) if fits else (low, middle)
-            found.append({**base.sizes, name: low})
-    return tuple(found)
+            yield {**base.sizes, name: low}
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """Check cases with one size beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
 
     The others are those of the smallest case, or some times as large: a product with an index that is always zero shows nothing. Then
-    the one size is beside a power of two.
+    the one size is beside a power of two. Timed cases with more elements than 32 bits count are for kernels that allow for them.
     """
     if not spec.check:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    names, found = _shape_names(spec), list[dict[str, int | float]]()
+    names, found = _shape_names(spec), list[Sizes]()
     for name in names:
         for low, high in _LONG:
             several = {other: smallest.sizes[other] * rng.randint(2, _SEVERAL) for other in names}
             beside = (1 << rng.randint(math.ceil(low), math.ceil(high))) + 1
             found.append({**smallest.sizes, name: int(2 ** rng.uniform(low, high))})
+            found.append({**smallest.sizes, name: beside})
             found.append({**smallest.sizes, **several, name: beside})
+    found += _grown(spec, rng, most_bytes, _WIDE)
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from engine.cpu.jobs import CpuJob, CpuRun, Finding
 from engine.cpu.sampled import Writes
-from engine.evaluate.sampled_sizes import Machinery, SampledSizes, corners, counterparts
+from engine.evaluate.sampled_places import corners, counterparts
+from engine.evaluate.sampled_sizes import Machinery, SampledSizes
 from engine.model import Failure, LaunchConfig
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
@@ -62,13 +63,13 @@ def _judge(
         count = blocks if program == "candidate" else lambda n: -(-n // BLOCK)
         return (LaunchConfig((count(sizes["n"]), 1, 1), (BLOCK, 1, 1), 0),)
 
-    def run(binary: Any, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(binary, job) for job in jobs]
 
     def built(name: str, kernel: Kernel) -> Any:
         return SimpleNamespace(program=name, extra=kernel)
 
-    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None, run)
+    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None)
     samples = SampledSizes(SPEC, machinery, built("original", _original), random.Random(7))
     return samples.judge(built("candidate", kernel))
 
@@ -133,7 +134,7 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     def ended(run: Callable[..., CpuRun]) -> Callable[..., CpuRun]:
         def given(kernel: Kernel, job: CpuJob) -> CpuRun:
             looked_at.append(kernel)
-            slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 60_000
+            slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 30_000
             return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if slow else run(kernel, job)
 
         return given
@@ -148,11 +149,44 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     assert _judge(slow, whole=True)[0] is None
 
 
+def test_a_loop_that_ends_at_once_at_a_part_of_a_size_and_never_at_the_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A counter of 16 bits never ended beyond 2^20 columns, which counted as a slow edit."""
+
+    def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+        endless = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 1 << 20
+        return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if endless else plain(kernel, job)
+
+    plain = _run
+    monkeypatch.setattr(f"{__name__}._run", given)
+    failure, _ = _judge(lambda i, n, threads: _original(i, n, threads))
+    assert failure is not None
+    assert "does not end at n = " in failure.reason
+
+
+@pytest.mark.parametrize(("array", "refused"), [("tile", True), ("x", False)])
+def test_what_nobody_wrote_counts_where_the_block_itself_has_to(
+    monkeypatch: pytest.MonkeyPatch, array: str, refused: bool
+) -> None:
+    """A tile whose halo is not loaded at one height in eight was taken for what the blocks that are left out write."""
+
+    def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+        unwritten = Finding("uninitialised", f"reads {array}[3] before it is written", array=array, index=3)
+        wrong = kernel is not _original and job.sample is not None and job.sample.entries["y"] % 8 == 1
+        return CpuRun({}, (unwritten,), None, 0.0) if wrong else plain(kernel, job)
+
+    plain = _run
+    monkeypatch.setattr(f"{__name__}._run", given)
+    failure, _ = _judge(lambda i, n, threads: _original(i, n, threads))
+    assert (failure is not None) == refused
+
+
 @pytest.mark.parametrize(("off", "refused"), [(5e-5, False), (5e-2, True)])
 def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(off: float, refused: bool) -> None:
     """One row_sum in fourteen met such a size among the sampled ones, and the search ended without a suggestion."""
 
-    def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob]) -> list[CpuRun]:
+    def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(lambda i, n, threads, job=job: (0, value(job)) if i == 0 else None, job) for job in jobs]  # type: ignore[misc]
 
     def rounded(job: CpuJob) -> float:
@@ -160,7 +194,7 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
 
     launch = (LaunchConfig((1, 1, 1), (BLOCK, 1, 1), 0),)
     machinery = Machinery(
-        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job), run  # type: ignore[arg-type, return-value]
+        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job)  # type: ignore[arg-type, return-value]
     )  # fmt: skip
     original = SimpleNamespace(program="original", extra=rounded)
     samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
