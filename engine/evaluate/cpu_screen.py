@@ -466,8 +466,9 @@ class CpuScreen:
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
-        if self._builder.defences.mixed_magnitudes and self._wide is not None:
-            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide)
+        if self._wide is not None:
+            defences = self._builder.defences
+            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, defences)
             self._mixed.draw(self._random)
 
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:

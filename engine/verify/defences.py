@@ -24,7 +24,11 @@ class Defences:
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
     infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined
-    mixed_magnitudes: bool = True  # CPU: one input huge beside ordinary ones, where the original's results are exact
+    mixed_magnitudes: bool = (
+        True  # CPU: one input huge, or far from zero, beside ordinary ones, where the original's results are exact
+    )
+    alike_inputs: bool = True  # CPU: most elements of an input are one value
+    ignored_nan: bool = True  # CPU: NaN also where the original passes over them
     module_states: bool = (
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
     )

@@ -1,0 +1,72 @@
+"""Contents of which most values are one value, and contents with a few NaN: what an edit takes for granted of values between others.
+
+An edit that looks at some elements and concludes from them what the others are is right for contents without any order, where the
+ones it looks at hardly ever agree. Where most values are alike they nearly always do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.spec.dtypes import parse_dtype
+from engine.spec.kernel_spec import KernelSpec
+
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+
+_FILLS = frozenset({"normal", "uniform", "integers"})
+_NAN_SHARE = 96  # one element of so many is NaN: most rows have one or none. Ours
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Contents whose elements are one value but for one in so many; `zero`: that value is zero where the spec allows for any."""
+
+    exceptions: int
+    zero: bool
+
+    @property
+    def words(self) -> str:
+        """How a message names such inputs."""
+        return f"inputs that are {'zero' if self.zero else 'one value'} but for one element in {self.exceptions}"
+
+
+# Few exceptions leave rows and columns without any, many leave none; both are needed. Ours.
+ALIKE = (Alike(16, zero=False), Alike(128, zero=True), Alike(128, zero=False), Alike(1024, zero=True))
+
+
+def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The buffers with most elements of what is independently drawn replaced by one of them, or by zero."""
+    rng, found = np.random.default_rng(seed), dict(buffers)
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if (
+            argument.role not in ("in", "inout")
+            or argument.fill.kind not in _FILLS
+            or dtype.kind not in ("float", "int")
+        ):
+            continue
+        old = buffers[argument.name]
+        common = old[int(rng.integers(old.size))]
+        if how.zero and argument.fill.kind == "normal" and argument.fill.low in ("", "0", "0.0"):
+            common = np.zeros((), old.dtype)
+        found[argument.name] = np.where(rng.random(old.size) * how.exceptions < 1.0, old, common).astype(old.dtype)
+    return found
+
+
+def with_nan(spec: KernelSpec, buffers: Arrays, seed: int) -> tuple[Arrays, Arrays] | None:
+    """The buffers with some NaN among what is normally distributed, and the same with zeros in their place. None: nothing is."""
+    rng, marked, plain = np.random.default_rng(seed), dict(buffers), dict(buffers)
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if argument.role not in ("in", "inout") or argument.fill.kind != "normal" or dtype.kind != "float":
+            continue
+        values = dtype.to_float64(buffers[argument.name])
+        places = rng.random(values.size) * _NAN_SHARE < 1.0
+        places[int(rng.integers(values.size))] = True
+        marked[argument.name] = dtype.from_float64(np.where(places, np.nan, values))
+        plain[argument.name] = dtype.from_float64(np.where(places, 0.0, values))
+    return (marked, plain) if any(marked[name] is not buffers[name] for name in buffers) else None
