@@ -16,6 +16,7 @@ class Defences:
     atomic_scope: bool = (
         True  # machine code has no more atomics of a block's scope on memory of all blocks than the original's
     )
+    index_precision: bool = True  # PTX may not put indices through fewer bits than the original's
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
     names: bool = True  # no other code of the include graph uses a name that an edit introduces
     assumptions: bool = True  # no visible caller breaks what an edit takes for granted
