@@ -21,7 +21,7 @@ WORDS = {
 }
 _MAYBE = re.compile(r"\bcvt\.r[nzmp]\.b?f(?:16|32)\.[us]|\b(?:mul|mad)\.hi\.[us]32|\bshr\.[us]64")
 _LINE = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.+?);", re.M)
-_REGISTER = re.compile(r"%[a-z]+\d+|%(?:n?ctaid)\.[xyz]")
+_REGISTER = re.compile(r"%[a-z]+\d+|%n?(?:cta|t)id\.[xyz]|%laneid")
 _INTEGER = re.compile(r"\.(?:[usb](?:8|16|32|64))$")
 _TO_FLOAT = re.compile(r"cvt\.r[nzmp](?:\.\w+)*?\.b?f(?:16|32)\.[us]\d+$")
 _TO_INTEGER = re.compile(r"cvt\.r[nzmp]i?(?:\.\w+)*?\.[us]\d+\.b?f(?:16|32)$")
@@ -62,8 +62,12 @@ def _instructions(text: str) -> Iterator[_Instruction]:
 
 
 def _of_function(instructions: list[_Instruction]) -> int:
-    indices = _closure(instructions, _makes_index)
-    floats = _closure(instructions, lambda one, known: _makes_float(one, known, indices))
+    indices = _closure(instructions, lambda one, known: _makes_index(one, known, "ctaid"))
+    small = _closure(
+        instructions, lambda one, known: _makes_index(one, known, "tid")
+    )  # those and the thread's in its block
+    counts = _remaining(instructions, lambda one, known: _counts(one, known, small))
+    floats = _closure(instructions, lambda one, known: _passes(one, known, indices, counts))
     products = {name for one in instructions if _multiplies(one, indices) for name in one.result}
     found = 0
     for one in instructions:
@@ -73,7 +77,7 @@ def _of_function(instructions: list[_Instruction]) -> int:
         if to_integer and set(one.registers) & floats:
             found |= FLOAT
         compared = one.operation.startswith("setp.") and _FLOAT_TYPE.search(one.operation)
-        if compared and set(one.registers) & floats and _only(one, floats):
+        if compared and set(one.registers) & floats and _only(one, counts):
             found |= FLOAT
         if _HIGH.match(one.operation) and _both(one, indices):
             found |= HIGH_HALF
@@ -96,22 +100,43 @@ def _closure(instructions: list[_Instruction], makes: Callable[[_Instruction, se
         known |= added
 
 
-def _makes_index(one: _Instruction, known: set[str]) -> bool:
+def _remaining(instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool]) -> set[str]:
+    """The registers of which every instruction that writes them makes what is asked, of registers that remain."""
+    known = {name for one in instructions for name in one.result}
+    while True:
+        removed = {name for one in instructions if not makes(one, known) for name in one.result} & known
+        if not removed:
+            return known
+        known -= removed
+
+
+def _makes_index(one: _Instruction, known: set[str], source: str) -> bool:
+    """Whether an instruction makes a whole number of parameters, of special registers with `source` in their names, or of these."""
     if not one.result or not _INTEGER.search(one.operation):
         return False
     if one.operation.startswith("ld.param"):
         return "retval" not in one.operands[0]
     if one.operation.startswith(_LOADS) or re.search(r"\.b?f(?:16|32|64)", one.operation):
         return False
-    return any(name in known or "ctaid" in name for name in one.registers)
+    return any(name in known or source in name for name in one.registers)
 
 
-def _makes_float(one: _Instruction, known: set[str], indices: set[str]) -> bool:
+def _counts(one: _Instruction, known: set[str], small: set[str]) -> bool:
+    """Whether an instruction makes a float of nothing but indices and constants."""
     if _TO_FLOAT.match(one.operation):
-        return bool(set(one.registers) & indices)
-    if one.operation.startswith(_LOADS) or one.operation.startswith("setp") or not _FLOAT_TYPE.search(one.operation):
+        return set(one.registers) <= small
+    return _computes(one) and _only(one, known)
+
+
+def _passes(one: _Instruction, known: set[str], indices: set[str], counts: set[str]) -> bool:
+    """Whether it is one of those, and of an index that may be large."""
+    if not set(one.result) <= counts:
         return False
-    return bool(set(one.registers) & known) and _only(one, known)
+    return bool(set(one.registers) & (indices if _TO_FLOAT.match(one.operation) else known))
+
+
+def _computes(one: _Instruction) -> bool:
+    return not one.operation.startswith((*_LOADS, "setp")) and _FLOAT_TYPE.search(one.operation) is not None
 
 
 def _only(one: _Instruction, known: set[str]) -> bool:

@@ -25,6 +25,8 @@ from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.helpers import NAME as HELPERS
+from engine.verify.helpers import with_new_helpers
 from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.plan import Check, plan
 from engine.verify.propagation import defined, passes_on, without
@@ -513,7 +515,31 @@ class CpuScreen:
         if met is not None and met.verdict == "failed":
             failure = Failure(f"{met.name}: {met.detail}")
             return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(met,)), ()
-        return None, tuple(verdict for verdict in (races, sampled, met) if verdict is not None)
+        wrong, kept = self._helpers(built, evaluation)
+        if wrong:
+            return wrong, ()
+        return None, tuple(verdict for verdict in (races, sampled, met, kept) if verdict is not None)
+
+    def _helpers(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, Guardrail | None]:
+        """Whether functions that other files may call still compute what they did: in the original kernel, as the edit has them."""
+        if built.by_rules or not self._builder.defences.helpers or self._original is None:
+            return None, None
+        try:
+            found = with_new_helpers(self._original.program, built.program, self._spec)
+            if found is None:
+                return None, None
+            program, names = found
+            mixed = replace(self._original, program=program, text=self._builder.slice(program))
+            mixed = replace(mixed, extra=self._build(mixed))
+        except OptimlError as error:
+            return None, Guardrail(HELPERS, "not checked", error.what)
+        wrong = self._screen(mixed, self._known, evaluation)
+        if wrong is None:
+            return None, Guardrail(HELPERS, "passed", ", ".join(names))
+        reason = f"changes what {', '.join(names)} computes, which other files may call"
+        failed = Guardrail(HELPERS, "failed", f"{reason}: {wrong.failure.reason}" if wrong.failure else reason)
+        failure = Failure(f"{failed.name}: {failed.detail}")
+        return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(failed,)), None
 
     def _met(
         self, watched: Built, known: Sequence[KnownRun], unwatched: Guardrail | None

@@ -18,6 +18,7 @@ class Defences:
     )
     index_precision: bool = True  # PTX may not put indices through fewer bits than the original's
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
+    helpers: bool = True  # CPU: functions that other files may call compute what they did
     names: bool = True  # no other code of the include graph uses a name that an edit introduces
     assumptions: bool = True  # no visible caller breaks what an edit takes for granted
     shapes: bool = True  # all check shapes; off: only the first

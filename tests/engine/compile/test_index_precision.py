@@ -12,6 +12,9 @@ HEAD = (
 )
 LOSSY = {
     "a float counter": ("for (float at = i; at < n; at += 128.0f) y[(int)at] = x[(int)at];", FLOAT),
+    "a float counter from the thread's index": (
+        "const float end = n, step = 128; for (float at = threadIdx.x; at < end; at += step) y[i] = x[i * w + (int)at];", FLOAT,
+    ),
     "a quotient by a float reciprocal": ("if (i < n) y[i] = x[i - (int)(i * (1.0f / w)) * w];", FLOAT),
     "a power of two by float": ("int e; bool p = frexpf((float)w, &e) == 0.5f; if (i < n) y[i] = x[p ? i & (w - 1) : i % w];", FLOAT),
     "a logarithm of a size": ("if (i < n) y[i] = x[i >> (int)log2f((float)w)];", FLOAT),
