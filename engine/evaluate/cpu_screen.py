@@ -16,6 +16,7 @@ from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
+from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import SampledSizes
@@ -25,8 +26,6 @@ from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.helpers import NAME as HELPERS
-from engine.verify.helpers import with_new_helpers
 from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.plan import Check, plan
 from engine.verify.propagation import defined, passes_on, without
@@ -77,6 +76,7 @@ class CpuScreen:
         self._strict = builder.defences.undefined
         self._conditions: AddedConditions | None = None
         self._runs: SuggestionRuns | None = None
+        self._variants: EditVariants | None = None
         self._prepared = False
 
     @property
@@ -137,6 +137,9 @@ class CpuScreen:
             raise RefusedError(
                 f"timing case {case.name}: the original kernel fails: {message}", where, "correct the spec's sizes"
             )
+        self._variants = EditVariants(
+            self._spec, self._builder, built, self._build, lambda mixed, now: self._screen(mixed, self._known, now)
+        )
         if self._builder.defences.added_conditions:
             self._conditions = AddedConditions(self._machine, built, self._strict, self._spec)
         return built
@@ -476,8 +479,22 @@ class CpuScreen:
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
 
-        The evaluation of what is refuted (None: it is not), and what was checked.
+        The evaluation of what is refuted (None: it is not), and what was checked. An edit that differs by architecture is as correct as
+        each of its texts.
         """
+        try:
+            arms = [self.complete(arm) for arm in self._variants.arms(built)] if self._variants is not None else []
+        except OptimlError as error:
+            failure = Failure(f"differs by architecture, and one of its texts is not built: {error.what}")
+            return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=failure), ()
+        verdicts: tuple[Guardrail, ...] = ()
+        for each in (*arms, built):
+            wrong, verdicts = self._confirm(each, evaluation)
+            if wrong:
+                return wrong, verdicts
+        return None, verdicts
+
+    def _confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         assert self._original is not None
         assert self._runs is not None
         self.prepare()
@@ -515,31 +532,12 @@ class CpuScreen:
         if met is not None and met.verdict == "failed":
             failure = Failure(f"{met.name}: {met.detail}")
             return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(met,)), ()
-        wrong, kept = self._helpers(built, evaluation)
-        if wrong:
-            return wrong, ()
+        kept = None
+        if self._variants is not None and self._builder.defences.helpers and not built.by_rules:
+            refuted, kept = self._variants.helpers(built, evaluation)
+            if refuted:
+                return refuted, ()
         return None, tuple(verdict for verdict in (races, sampled, met, kept) if verdict is not None)
-
-    def _helpers(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, Guardrail | None]:
-        """Whether functions that other files may call still compute what they did: in the original kernel, as the edit has them."""
-        if built.by_rules or not self._builder.defences.helpers or self._original is None:
-            return None, None
-        try:
-            found = with_new_helpers(self._original.program, built.program, self._spec)
-            if found is None:
-                return None, None
-            program, names = found
-            mixed = replace(self._original, program=program, text=self._builder.slice(program))
-            mixed = replace(mixed, extra=self._build(mixed))
-        except OptimlError as error:
-            return None, Guardrail(HELPERS, "not checked", error.what)
-        wrong = self._screen(mixed, self._known, evaluation)
-        if wrong is None:
-            return None, Guardrail(HELPERS, "passed", ", ".join(names))
-        reason = f"changes what {', '.join(names)} computes, which other files may call"
-        failed = Guardrail(HELPERS, "failed", f"{reason}: {wrong.failure.reason}" if wrong.failure else reason)
-        failure = Failure(f"{failed.name}: {failed.detail}")
-        return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(failed,)), None
 
     def _met(
         self, watched: Built, known: Sequence[KnownRun], unwatched: Guardrail | None

@@ -18,6 +18,7 @@ from engine.evaluate.contained import unexpected
 from engine.evaluate.cpu_screen import CpuScreen
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.kernel_spec import KernelSpec
+from engine.verify.compiler_arms import compiler_arms
 
 NAME = "also checked on the CPU"
 _NICE = 10  # ours: behind the compilers and the threads that time
@@ -53,9 +54,17 @@ class SecondOpinion:
     def judge(self, original: Built, built: Built) -> Opinion:
         """The evaluation of what is refuted (None: it is not), and what was checked or why it was not."""
         try:
-            return self._judge(original, built)
+            opinion = self._judge(original, built)
         except Exception as error:
-            return _unchecked(unexpected(error))
+            opinion = _unchecked(unexpected(error))
+        if (
+            opinion[0] is None
+            and opinion[1][0].verdict == "not checked"
+            and compiler_arms(original.program, built.program)
+        ):
+            failure = Failure(f"differs by architecture, and that was not checked on the CPU: {opinion[1][0].detail}")
+            return Evaluation(Outcome.SCREENED_OUT, failure=failure), ()
+        return opinion
 
     def _judge(self, original: Built, built: Built) -> Opinion:
         self.open_beside(original)

@@ -53,6 +53,8 @@ def _positive(spec: KernelSpec) -> set[str]:
 
 def _unchanged(name: str, code: str) -> bool:
     """Whether a name is neither assigned, declared again, nor handed on whole, as to a reference."""
-    changed = rf"\b{name}(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--|&)\s*{name}\b|\b\w+ {name}\b|[*&>(,=]{name}[=;,)]"
+    changed = (
+        rf"\b{name}(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--|&)\s*{name}\b|\b\w+ {name}\b|[*&>(,=]{name}[=;,)]"
+    )
     without = re.sub(rf"\b{NAME}\([^;]*?\);", "", code)
     return re.search(changed, re.sub(r"\b(?:return|case|else) ", "", without)) is None

@@ -23,6 +23,7 @@ from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 from engine.spec.tables import split_kernel, tables_of
+from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
 from engine.verify.constant_tables import is_constant_table
 from engine.verify.defences import ALL, Defences
@@ -68,6 +69,9 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
     """
     if candidate.kernel_file != original.kernel_file or set(candidate.files) != set(original.files):
         return "adds or removes files"
+    if arms := compiler_arms(original, candidate):
+        reasons = (screen(original, arm, spec, defences) for arm in arms)
+        return next((reason for reason in reasons if reason), None)
     try:
         for path in sorted(candidate.files):
             before, after = original.files[path], candidate.files[path]
