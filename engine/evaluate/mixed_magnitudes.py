@@ -108,17 +108,20 @@ class MixedMagnitudes:
             if dtype.kind == "float":
                 exact = [_exact(dtype, each.own[name], each.twin[name].astype(np.float64)) for each in results]
                 counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
-                if trial.beside in ("larger", "others"):
-                    counts[name] &= np.logical_and.reduce([each.twin[name] != 0 for each in results])
+                if trial.beside == "larger":
+                    counts[name] &= results[1].twin[name] != 0
             elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
                 counts[name] = own == results[0].again[name]
             if trial.beside == "plain" and name in counts:
                 counts[name] &= own == results[1].own[name]
-        if any(at.any() for at in counts.values()):
-            usual = {n: _rms(self._dtype(n).to_float64(results[-1].own[n])) for n in counts if self._float(n)}
-            for buffers, each in zip(trial.tried, results, strict=False):
-                wanted = {n: each.twin[n].astype(np.float64) if n in usual else each.own[n] for n in counts}
-                self._runs.append(_Known(trial, buffers, counts, wanted, usual))
+        usual = {n: _rms(self._dtype(n).to_float64(results[-1].own[n])) for n in counts if self._float(n)}
+        for buffers, each in zip(trial.tried, results, strict=False):
+            wanted = {n: each.twin[n].astype(np.float64) if n in usual else each.own[n] for n in counts}
+            own_counts = counts
+            if trial.beside in ("larger", "others"):  # beside zeros there is no relative error
+                own_counts = {name: at & (wanted[name] != 0) for name, at in counts.items()}
+            if any(at.any() for at in own_counts.values()):
+                self._runs.append(_Known(trial, buffers, own_counts, wanted, usual))
 
     def _twin(self, job: CpuJob) -> CpuJob:
         buffers = wide_buffers(self.spec, dict(job.buffers))
