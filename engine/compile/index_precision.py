@@ -11,7 +11,8 @@ thread in its block is small enough for any type.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 FLOAT, HIGH_HALF = 1, 2  # bits of `lossy_indices`
@@ -62,10 +63,10 @@ def _instructions(text: str) -> Iterator[_Instruction]:
 
 
 def _of_function(instructions: list[_Instruction]) -> int:
-    indices = _closure(instructions, lambda one, known: _makes_index(one, known, "ctaid"))
-    small = _closure(
-        instructions, lambda one, known: _makes_index(one, known, "tid")
-    )  # those and the thread's in its block
+    small = _closure(instructions, lambda one, known: _makes_index(one, known, "tid"))
+    written = Counter(name for one in instructions for name in one.result)
+    counters = {name for name in small if written[name] > 1}  # of loops: they may come far from where they began
+    indices = _closure(instructions, lambda one, known: _makes_index(one, known, "ctaid"), counters)
     counts = _remaining(instructions, lambda one, known: _counts(one, known, small))
     floats = _closure(instructions, lambda one, known: _passes(one, known, indices, counts))
     products = {name for one in instructions if _multiplies(one, indices) for name in one.result}
@@ -90,14 +91,16 @@ def _of_function(instructions: list[_Instruction]) -> int:
     return found
 
 
-def _closure(instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool]) -> set[str]:
-    """The registers that an instruction makes of those that are known, until none is added."""
-    known: set[str] = set()
+def _closure(
+    instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool], known: Collection[str] = ()
+) -> set[str]:
+    """These registers, and those that an instruction makes of what is known, until none is added."""
+    found = set(known)
     while True:
-        added = {name for one in instructions if makes(one, known) for name in one.result} - known
+        added = {name for one in instructions if makes(one, found) for name in one.result} - found
         if not added:
-            return known
-        known |= added
+            return found
+        found |= added
 
 
 def _remaining(instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool]) -> set[str]:

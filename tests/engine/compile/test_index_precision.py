@@ -19,6 +19,10 @@ LOSSY = {
     "a power of two by float": ("int e; bool p = frexpf((float)w, &e) == 0.5f; if (i < n) y[i] = x[p ? i & (w - 1) : i % w];", FLOAT),
     "a logarithm of a size": ("if (i < n) y[i] = x[i >> (int)log2f((float)w)];", FLOAT),
     "a float bound": ("if ((float)i < (float)n) y[i] = x[i];", FLOAT),
+    "a counter by a float": ("for (int c = threadIdx.x; c < w; c += 128) y[c] = x[(int)(c * 0.3333f)];", FLOAT),
+    "a counter by a high product": (
+        "unsigned m = 0xffffffffu / w + 1; for (int c = threadIdx.x; c < n; c += 128) y[c] = x[__umulhi(c, m)];", HIGH_HALF,
+    ),
     "a high product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[__umulhi(i, m)];", HIGH_HALF),
     "a shifted product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[(unsigned long long)i * m >> 32];", HIGH_HALF),
 }  # fmt: skip
