@@ -11,7 +11,7 @@ from engine.model import LaunchConfig
 from engine.verify.secret_sizes import Sizes
 
 _MOST_BLOCKS = 96  # of a candidate's sample
-_MOST_A_SIDE = 4  # blocks of a candidate in the place of one of the original, along one axis
+_MOST_A_SIDE = 6  # blocks of a candidate in the place of one of the original, along one axis
 _SHRINKS = 6  # by a quarter each, of a size that is too large to be launched. Ours
 
 
@@ -50,9 +50,11 @@ def counterparts(blocks: Sequence[int], old: LaunchConfig, new: LaunchConfig) ->
 
 
 def _scaled(at: int, old: int, new: int) -> list[int]:
-    first, last = at * new // old, max(at * new // old, ((at + 1) * new - 1) // old)
-    near = (first - 1, *range(first, min(last + 1, first + _MOST_A_SIDE)), last, last + 1)  # both grids are rounded up
-    return sorted({v for v in near if 0 <= v < new})
+    """Where a block can lie among `new` blocks that cover the same elements as `old`: both counts may have been rounded up."""
+    first, last = at * (new - 1) // old, new - 1
+    if old > 1:
+        last = min(last, math.ceil((at + 1) * new / (old - 1)) - 1)
+    return sorted({*range(first, min(last + 1, first + _MOST_A_SIDE)), last})
 
 
 def fraction(sizes: Sizes, of: int) -> Sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,8 @@ BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is lar
 _FRACTION = 16  # of a size at which an edit does not end: where it is done at once there, it does not end at all. Ours
 _AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
 _LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
+_AT_A_TIME = 64  # samples, after each of which the time is looked at: so many are always run. Ours
+_MOST_S = 40.0  # of cores, after which no more begin: tiles of a matrix product take half a second each. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
@@ -80,6 +83,7 @@ class Machinery:
     launches: Callable[[Program, Sizes], tuple[LaunchConfig, ...]]
     whole: Callable[[Built, Case], Failure | bool]  # whether it is right, run whole; False: too large for that
     widened: Callable[[CpuJob], tuple[CpuBinary, CpuJob] | None]
+    cores: int = 1  # that `within` works with
 
     def run(self, binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
         """Runs within the deadline of a sample."""
@@ -129,9 +133,8 @@ class SampledSizes:
         for at, run in some.items():
             if endless := self._endless(pairs[at][0], run, built):
                 return endless, Guardrail(NAME, "failed", endless.reason)
-        others = [at for at in range(len(jobs)) if at not in some]
-        some |= dict(zip(others, self.machinery.run(built.extra, [jobs[at] for at in others]), strict=True))
-        runs = [some[at] for at in range(len(jobs))]
+        some |= self._others(built.extra, {at: job for at, job in enumerate(jobs) if at not in some}, pairs)
+        pairs, runs = [pairs[at] for at in sorted(some)], [some[at] for at in sorted(some)]
         usual = [
             (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
         ]
@@ -150,6 +153,20 @@ class SampledSizes:
             return None, Guardrail(NAME, "not checked", "no block could be compared with one of the original")
         missed = f"; {len(runs) - seen} could not be compared, first: {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes not in any case{missed}")
+
+    def _others(
+        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], pairs: Sequence[tuple[_Known, CpuJob]]
+    ) -> dict[int, CpuRun]:
+        """Runs of these jobs: the large sizes and some others at any rate, the rest, in random order, while there is time."""
+        usual = [at for at in jobs if not pairs[at][0].large]
+        self.rng.shuffle(usual)
+        order = [*(at for at in jobs if pairs[at][0].large), *usual]
+        found: dict[int, CpuRun] = {}
+        begin = time.monotonic()
+        while order and (not found or (time.monotonic() - begin) * self.machinery.cores < _MOST_S):
+            some, order = order[:_AT_A_TIME], order[_AT_A_TIME:]
+            found |= zip(some, self.machinery.run(binary, [jobs[at] for at in some]), strict=True)
+        return found
 
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import threading
@@ -21,7 +20,6 @@ from engine.spec.kernel_spec import KernelSpec
 from engine.verify.compiler_arms import compiler_arms
 
 NAME = "also checked on the CPU"
-_NICE = 10  # ours: behind the compilers and the threads that time
 _UNDECIDED = frozenset({Outcome.TIMED_OUT})  # the GPU ran it to its end: the CPU is slow
 
 Opinion = tuple[Evaluation | None, tuple[Guardrail, ...]]
@@ -35,7 +33,7 @@ class SecondOpinion:
         self._opening: Future[CpuScreen] | None = None
 
     def open_beside(self, original: Built) -> None:
-        """Begin with the original, in a thread and processes that everything else on the machine goes before."""
+        """Begin with the original in a thread, so that the first suggestion does not wait for it."""
         if self._opening is None:
             self._opening = Future()
             # A daemon: whoever ends the search early does not wait for it, and its processes end with it.
@@ -43,7 +41,6 @@ class SecondOpinion:
 
     def _open(self, original: Built, opening: Future[CpuScreen]) -> None:
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             screen = CpuScreen(self._spec, self._builder, self._machine(), random.Random(secrets.randbits(64)))
             screen.open(original)
             screen.prepare()

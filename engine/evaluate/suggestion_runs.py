@@ -51,7 +51,9 @@ class SuggestionRuns:
         def whole(built: Built, case: Case) -> Failure | bool:
             return self.whole(built, case, rng)
 
-        return SampledSizes(self.spec, Machinery(within, self.launch, whole, self._widened), original, rng)
+        return SampledSizes(
+            self.spec, Machinery(within, self.launch, whole, self._widened, self.machine.jobs), original, rng
+        )
 
     def whole(self, built: Built, case: Case, rng: random.Random, most: int = _MOST_WHOLE_THREADS) -> Failure | bool:
         """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""

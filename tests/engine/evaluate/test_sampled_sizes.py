@@ -12,6 +12,7 @@ import pytest
 
 from engine.cpu.jobs import CpuJob, CpuRun, Finding
 from engine.cpu.sampled import Writes
+from engine.evaluate import sampled_sizes
 from engine.evaluate.sampled_places import corners, counterparts
 from engine.evaluate.sampled_sizes import Machinery, SampledSizes
 from engine.model import Failure, LaunchConfig
@@ -202,12 +203,46 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
     assert (failure is not None) == refused, failure
 
 
+def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = [0.0], list[int]()
+
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+        if binary == "slow":
+            now[0] += 3.0 * len(jobs) / 16
+            tried.extend(int(job.scalars["n"]) for job in jobs)
+        return [_run(_original, job) for job in jobs]
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        return (LaunchConfig((-(-sizes["n"] // BLOCK), 1, 1), (BLOCK, 1, 1), 0),)
+
+    monkeypatch.setattr(sampled_sizes.time, "monotonic", lambda: now[0])
+    machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None, cores=16)
+    original, slow = (SimpleNamespace(program=name, extra=name) for name in ("original", "slow"))
+    samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
+    failure, verdict = samples.judge(slow)  # type: ignore[arg-type]
+    assert failure is None
+    assert 64 <= len(tried) <= 80
+    assert f"some blocks at {len(tried)} sizes" in verdict.detail
+    assert {known.case.sizes["n"] for known in samples._known if known.large} <= set(tried)
+
+
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     def grid(*extent: int) -> LaunchConfig:
         return LaunchConfig((extent[0], extent[1] if len(extent) > 1 else 1, 1), (BLOCK, 1, 1), 0)
 
     assert counterparts((0, 7, 99), grid(100), grid(100)) == (0, 7, 99)
-    assert set(counterparts((40,), grid(100), grid(25))) == {0, 9, 10, 11, 24}
+    assert set(counterparts((40,), grid(100), grid(25))) == {0, 9, 10, 24}
+    for old, new, tile in (
+        (64, 16, 64),
+        (63, 16, 64),
+        (100, 7, 256),
+        (16, 63, 16),
+    ):  # tiles of 16, or of 64, beside those
+        before = 64 if old == 16 else 16
+        for n in range((max((old - 1) * before, (new - 1) * tile)) + 1, min(old * before, new * tile) + 1, 5):
+            for at in range(old):
+                lie = {i // tile for i in range(at * before, min(n, (at + 1) * before))}
+                assert lie <= set(counterparts((at,), grid(old), grid(new)))
     assert {80, 81} <= set(counterparts((40,), grid(100), grid(200)))
     assert 5 * 10 + 3 in counterparts((10 * 20 + 6,), grid(20, 20), grid(10, 10))
     assert {0, 1, 7, 13, 19, 20} <= set(corners(grid(7, 3), random.Random(0))) <= set(range(21))
