@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
 _ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
-_DRAWS = 6  # of contents far from zero, at each of which the original must be exact. Ours
+# Draws of contents far from zero, where the original must be exact: of few elements, and of many. Ours
+_DRAWS, _FEW_DRAWS = 10, 2
+_BY_RULE = 0.9  # of all elements: where sums are exact by luck fewer are, where terms cancel out more. Ours
 _DEADLINE_S = 4.0
 
 
@@ -46,8 +48,8 @@ _DEADLINE_S = 4.0
 class _Trial:
     """Contents for one case, and others that say at which elements the original's results with them count.
 
-    With "larger" ones it must be exact too, with all of the "others" of its kind as well: it is then not by luck. With "plain" ones it
-    must give the same. "usual" ones say how large results are.
+    With "larger" ones it must be exact too; with all "others" of its kind nearly everywhere, so that it is not by luck. With "plain"
+    ones it must give the same. "usual" ones say how large results are.
     """
 
     words: str
@@ -110,6 +112,8 @@ class MixedMagnitudes:
                 counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
                 if trial.beside == "larger":
                     counts[name] &= results[1].twin[name] != 0
+                elif trial.beside == "others":
+                    counts[name] = np.full(own.shape, np.mean(exact) >= _BY_RULE)
             elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
                 counts[name] = own == results[0].again[name]
             if trial.beside == "plain" and name in counts:
@@ -120,6 +124,8 @@ class MixedMagnitudes:
             own_counts = counts
             if trial.beside in ("larger", "others"):  # beside zeros there is no relative error
                 own_counts = {name: at & (wanted[name] != 0) for name, at in counts.items()}
+            if trial.beside == "others":
+                own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
             if any(at.any() for at in own_counts.values()):
                 self._runs.append(_Known(trial, buffers, own_counts, wanted, usual))
 
@@ -141,9 +147,10 @@ class MixedMagnitudes:
                 pair = (mixed(spec, buffers, mix, seed, _ROOM), mixed(spec, buffers, mix, seed))
                 yield _Trial(_said(mix), by_size[-1], pair, "larger", turn % 3)
             for turn, mix in enumerate(away(spec, rng)):  # a sum of many such numbers is exact by luck alone
-                drawn = [declared(by_size[0]) for _ in range(_DRAWS)]
-                several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
-                yield _Trial(_said(mix), by_size[0], several, "others", turn % 3)
+                for case, draws in {by_size[-1]: _FEW_DRAWS, by_size[0]: _DRAWS}.items():
+                    drawn = [declared(case) for _ in range(draws)]
+                    several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
+                    yield _Trial(_said(mix), case, several, "others", turn % 3)
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
