@@ -159,7 +159,7 @@ class MixedMagnitudes:
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
                 if (pair := with_nan(spec, buffers, seed)) is not None:
-                    yield _Trial("inputs with NaN, which the original passes over", case, pair, "plain", turn % 3)
+                    yield _Trial("NaN, which the original passes over", case, pair, "plain", turn % 3)
 
     def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _Trial, buffers: Arrays) -> CpuJob:
         values = scalars(self.spec, self.spec.check[trial.case])

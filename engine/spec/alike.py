@@ -31,7 +31,7 @@ class Alike:
     @property
     def words(self) -> str:
         """How a message names such inputs."""
-        return f"inputs that are {'zero' if self.zero else 'one value'} but for one element in {self.exceptions}"
+        return f"inputs of {'zeros' if self.zero else 'one value'} but for one element in {self.exceptions}"
 
 
 # Few exceptions leave rows and columns without any, many leave none; both are needed. Ours.
