@@ -137,7 +137,7 @@ class MixedMagnitudes:
         spec = self.spec
         by_size = sorted(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
 
-        def declared(case: int) -> tuple[int, Arrays]:
+        def declared(case: int) -> tuple[int, dict[str, NDArray[Any]]]:
             seed = rng.getrandbits(40)
             return seed, poisoned(spec, spec.check[case], seed, "declared")
 
@@ -158,8 +158,8 @@ class MixedMagnitudes:
         if self.defences.ignored_nan:
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
-                if (pair := with_nan(spec, buffers, seed)) is not None:
-                    yield _Trial("NaN, which the original passes over", case, pair, "plain", turn % 3)
+                if (both := with_nan(spec, buffers, seed)) is not None:
+                    yield _Trial("NaN, which the original passes over", case, both, "plain", turn % 3)
 
     def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _Trial, buffers: Arrays) -> CpuJob:
         values = scalars(self.spec, self.spec.check[trial.case])

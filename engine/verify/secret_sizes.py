@@ -140,7 +140,8 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
             found.append({**smallest.sizes, name: int(2 ** rng.uniform(low, high))})
             found.append({**smallest.sizes, name: beside})
             found.append({**smallest.sizes, **several, name: beside})
-    found += _grown(spec, rng, most_bytes, _WIDE)
+    # Near 2^31 the usual loop over a grid wraps, as honest edits write it; beyond 2^32 a kernel counts in 64 bits or not at all.
+    found += [sizes for sizes in _grown(spec, rng, most_bytes, _WIDE) if _largest(spec, sizes, most_bytes) > 1 << 32]
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 
