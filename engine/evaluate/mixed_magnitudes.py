@@ -2,7 +2,7 @@
 
 One input is huge, or all its numbers lie far from zero: an edit that multiplies in another order, rounds a factor to zero or subtracts
 large terms loses the whole result. Most elements are alike: an edit that concludes from some of them what the others are is wrong.
-Some are NaN, and the original passes over them.
+All are faint, and an edit leaves out what the original adds to them. Some are NaN, and the original passes over them.
 
 Only elements count at which the original is as close to its twin in double precision as rounding allows: beside a huge input also where
 that is some times larger, as sums in another order then overflow as little as its own; beside NaN where the original's result is
@@ -21,7 +21,7 @@ import numpy as np
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
 from engine.model import Failure, LaunchConfig
-from engine.spec.alike import ALIKE, alike, with_nan
+from engine.spec.alike import ALIKE, alike, faint, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
@@ -155,6 +155,10 @@ class MixedMagnitudes:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
                 yield _Trial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
+            for turn, case in enumerate(by_size):
+                seed, buffers = declared(case)
+                if (small := faint(spec, buffers, seed)) is not None:
+                    yield _Trial("faint inputs", case, (small, buffers), "usual", turn % 3)
         if self.defences.ignored_nan:
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
