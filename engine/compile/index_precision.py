@@ -63,10 +63,9 @@ def _instructions(text: str) -> Iterator[_Instruction]:
 
 
 def _of_function(instructions: list[_Instruction]) -> int:
-    small = _closure(instructions, lambda one, known: _makes_index(one, known, "tid"))
-    written = Counter(name for one in instructions for name in one.result)
-    counters = {name for name in small if written[name] > 1}  # of loops: they may come far from where they began
-    indices = _closure(instructions, lambda one, known: _makes_index(one, known, "ctaid"), counters)
+    small = _remaining(instructions, _computes_whole)
+    counters = _counters(instructions, small)
+    indices = _closure(instructions, lambda one, known: _makes_index(one, known), counters)
     counts = _remaining(instructions, lambda one, known: _counts(one, known, small))
     floats = _closure(instructions, lambda one, known: _passes(one, known, indices, counts))
     products = {name for one in instructions if _multiplies(one, indices) for name in one.result}
@@ -113,21 +112,44 @@ def _remaining(instructions: list[_Instruction], makes: Callable[[_Instruction, 
         known -= removed
 
 
-def _makes_index(one: _Instruction, known: set[str], source: str) -> bool:
-    """Whether an instruction makes a whole number of parameters, of special registers with `source` in their names, or of these."""
-    if not one.result or not _INTEGER.search(one.operation):
+def _counters(instructions: list[_Instruction], whole: set[str]) -> set[str]:
+    """Counters of loops, which may come far from where they began: written more than once, and not compared with numbers alone."""
+    written = Counter(name for one in instructions for name in one.result)
+    limits: dict[str, list[bool]] = {}
+    for one in instructions:
+        if one.operation.startswith("setp.") and _INTEGER.search(one.operation):
+            for name in one.registers:
+                limits.setdefault(name, []).append(len(one.registers) > 1)
+    return {name for name in whole if written[name] > 1 and any(limits.get(name, (True,)))}
+
+
+def _whole(one: _Instruction) -> bool:
+    """Whether an instruction makes a whole number, and not of memory or a float."""
+    if not one.result or not _INTEGER.search(one.operation) or one.operation.startswith("setp"):
         return False
     if one.operation.startswith("ld.param"):
         return "retval" not in one.operands[0]
-    if one.operation.startswith(_LOADS) or re.search(r"\.b?f(?:16|32|64)", one.operation):
-        return False
-    return any(name in known or source in name for name in one.registers)
+    return not one.operation.startswith(_LOADS) and not re.search(r"\.b?f(?:16|32|64)", one.operation)
+
+
+def _computes_whole(one: _Instruction, known: set[str]) -> bool:
+    """Whether it makes one of parameters, places of threads, constants and what is made of these."""
+    return _whole(one) and all(
+        name in known or "id" in name or name.startswith(("%p", "%ntid")) for name in one.registers
+    )
+
+
+def _makes_index(one: _Instruction, known: set[str]) -> bool:
+    """Whether it makes one of a parameter, of the block's place, or of an index."""
+    if one.operation.startswith("ld.param"):
+        return _whole(one)
+    return _whole(one) and any(name in known or "ctaid" in name for name in one.registers)
 
 
 def _counts(one: _Instruction, known: set[str], small: set[str]) -> bool:
     """Whether an instruction makes a float of nothing but indices and constants."""
     if _TO_FLOAT.match(one.operation):
-        return set(one.registers) <= small
+        return all(name in small or "id" in name for name in one.registers)
     return _computes(one) and _only(one, known)
 
 

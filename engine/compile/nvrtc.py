@@ -162,7 +162,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            7, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            8, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

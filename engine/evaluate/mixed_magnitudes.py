@@ -2,7 +2,7 @@
 
 One input is huge, or all its numbers lie far from zero: an edit that multiplies in another order, rounds a factor to zero or subtracts
 large terms loses the whole result. Most elements are alike: an edit that concludes from some of them what the others are is wrong.
-Some are NaN, and the original passes over them.
+All are faint, and an edit leaves out what the original adds to them. Some are NaN, and the original passes over them.
 
 Only elements count at which the original is as close to its twin in double precision as rounding allows: beside a huge input also where
 that is some times larger, as sums in another order then overflow as little as its own; beside NaN where the original's result is
@@ -21,7 +21,7 @@ import numpy as np
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
 from engine.model import Failure, LaunchConfig
-from engine.spec.alike import ALIKE, alike, with_nan
+from engine.spec.alike import ALIKE, alike, faint, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
 _ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
-_DRAWS = 6  # of contents far from zero, at each of which the original must be exact. Ours
+# Draws of contents far from zero, where the original must be exact: of few elements, and of many. Ours
+_DRAWS, _FEW_DRAWS = 10, 2
+_BY_RULE = 0.9  # of all elements: where sums are exact by luck fewer are, where terms cancel out more. Ours
 _DEADLINE_S = 4.0
 
 
@@ -46,8 +48,8 @@ _DEADLINE_S = 4.0
 class _Trial:
     """Contents for one case, and others that say at which elements the original's results with them count.
 
-    With "larger" ones it must be exact too, with all of the "others" of its kind as well: it is then not by luck. With "plain" ones it
-    must give the same. "usual" ones say how large results are.
+    With "larger" ones it must be exact too; with all "others" of its kind nearly everywhere, so that it is not by luck. With "plain"
+    ones it must give the same. "usual" ones say how large results are.
     """
 
     words: str
@@ -110,6 +112,8 @@ class MixedMagnitudes:
                 counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
                 if trial.beside == "larger":
                     counts[name] &= results[1].twin[name] != 0
+                elif trial.beside == "others":
+                    counts[name] = np.full(own.shape, np.mean(exact) >= _BY_RULE)
             elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
                 counts[name] = own == results[0].again[name]
             if trial.beside == "plain" and name in counts:
@@ -120,6 +124,8 @@ class MixedMagnitudes:
             own_counts = counts
             if trial.beside in ("larger", "others"):  # beside zeros there is no relative error
                 own_counts = {name: at & (wanted[name] != 0) for name, at in counts.items()}
+            if trial.beside == "others":
+                own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
             if any(at.any() for at in own_counts.values()):
                 self._runs.append(_Known(trial, buffers, own_counts, wanted, usual))
 
@@ -131,7 +137,7 @@ class MixedMagnitudes:
         spec = self.spec
         by_size = sorted(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
 
-        def declared(case: int) -> tuple[int, Arrays]:
+        def declared(case: int) -> tuple[int, dict[str, NDArray[Any]]]:
             seed = rng.getrandbits(40)
             return seed, poisoned(spec, spec.check[case], seed, "declared")
 
@@ -141,18 +147,23 @@ class MixedMagnitudes:
                 pair = (mixed(spec, buffers, mix, seed, _ROOM), mixed(spec, buffers, mix, seed))
                 yield _Trial(_said(mix), by_size[-1], pair, "larger", turn % 3)
             for turn, mix in enumerate(away(spec, rng)):  # a sum of many such numbers is exact by luck alone
-                drawn = [declared(by_size[0]) for _ in range(_DRAWS)]
-                several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
-                yield _Trial(_said(mix), by_size[0], several, "others", turn % 3)
+                for case, draws in {by_size[-1]: _FEW_DRAWS, by_size[0]: _DRAWS}.items():
+                    drawn = [declared(case) for _ in range(draws)]
+                    several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
+                    yield _Trial(_said(mix), case, several, "others", turn % 3)
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
                 yield _Trial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
+            for turn, case in enumerate(by_size):
+                seed, buffers = declared(case)
+                if (small := faint(spec, buffers, seed)) is not None:
+                    yield _Trial("faint inputs", case, (small, buffers), "usual", turn % 3)
         if self.defences.ignored_nan:
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
-                if (pair := with_nan(spec, buffers, seed)) is not None:
-                    yield _Trial("inputs with NaN, which the original passes over", case, pair, "plain", turn % 3)
+                if (both := with_nan(spec, buffers, seed)) is not None:
+                    yield _Trial("NaN, which the original passes over", case, both, "plain", turn % 3)
 
     def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _Trial, buffers: Arrays) -> CpuJob:
         values = scalars(self.spec, self.spec.check[trial.case])

@@ -1,7 +1,8 @@
-"""Contents of which most values are one value, and contents with a few NaN: what an edit takes for granted of values between others.
+"""Contents of which most values are one value, contents of faint ones, and with a few NaN: what an edit takes for granted of values.
 
 An edit that looks at some elements and concludes from them what the others are is right for contents without any order, where the
-ones it looks at hardly ever agree. Where most values are alike they nearly always do.
+ones it looks at hardly ever agree. Where most values are alike they nearly always do. Where all are faint, what keeps a divisor away
+from zero is larger than what is divided.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engine.spec.kernel_spec import KernelSpec
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 _FILLS = frozenset({"normal", "uniform", "integers"})
+_FAINT = (-0.7, -0.55)  # powers of the type's largest number: about 1e-24 in single precision. Ours
 _NAN_SHARE = 96  # one element of so many is NaN: most rows have one or none. Ours
 
 
@@ -31,7 +33,7 @@ class Alike:
     @property
     def words(self) -> str:
         """How a message names such inputs."""
-        return f"inputs that are {'zero' if self.zero else 'one value'} but for one element in {self.exceptions}"
+        return f"inputs of {'zeros' if self.zero else 'one value'} but for one element in {self.exceptions}"
 
 
 # Few exceptions leave rows and columns without any, many leave none; both are needed. Ours.
@@ -55,6 +57,17 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
             common = np.zeros((), old.dtype)
         found[argument.name] = np.where(rng.random(old.size) * how.exceptions < 1.0, old, common).astype(old.dtype)
     return found
+
+
+def faint(spec: KernelSpec, buffers: Arrays, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The buffers with all that is normally distributed many times smaller, by one power of two each. None: nothing is."""
+    rng, found = np.random.default_rng(seed), dict(buffers)
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if argument.role in ("in", "inout") and argument.fill.kind == "normal" and dtype.kind == "float":
+            scale = np.exp2(np.round(np.log2(float(dtype.limits[1])) * rng.uniform(*_FAINT)))
+            found[argument.name] = dtype.from_float64(dtype.to_float64(buffers[argument.name]) * scale)
+    return found if any(found[name] is not buffers[name] for name in buffers) else None
 
 
 def with_nan(spec: KernelSpec, buffers: Arrays, seed: int) -> tuple[Arrays, Arrays] | None:

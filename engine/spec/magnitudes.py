@@ -19,7 +19,7 @@ _SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor ov
 _SMALL = (
     -0.08
 )  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
-_STEPS = 3  # even numbers above the first one whose neighbours are 1 apart: the sum of two of these is exact. Ours
+_STEPS = 3  # even numbers above one where neighbours are 1 apart: the sum of two of these is exact. Ours
 MOST = 12  # mixes of one kernel; ours
 
 Mix = Mapping[str, str]  # the magnitude of each float input that the spec fills with a normal distribution
@@ -56,7 +56,7 @@ def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 
         if magnitude == SMALL:
             new = np.copysign(most**_SMALL * rng.uniform(0.5, 1.0, old.size), old)
         elif magnitude == AWAY:
-            new = 1.0 / dtype.epsilon + 2.0 * rng.integers(0, _STEPS, old.size)
+            new = (1.0 + 0.5 * rng.random()) / dtype.epsilon // 2.0 * 2.0 + 2.0 * rng.integers(0, _STEPS, old.size)
         elif magnitude == SPREAD:
             new = np.copysign(np.exp2(rng.uniform(*_SPREAD, old.size)), old)
         else:

@@ -48,7 +48,7 @@ def _holds(argument: str, code: str, spec: KernelSpec) -> bool:
 def _positive(spec: KernelSpec) -> set[str]:
     cases = [scalars(spec, case) for case in (*spec.check, *spec.time)]
     whole = {name for name, value in cases[0].items() if not isinstance(value, bytes) and value.dtype.kind in "iu"}
-    return {name for name in whole if all(int(case[name]) > 0 for case in cases)}  # type: ignore[arg-type]
+    return {name for name in whole if all(int(case[name]) > 0 for case in cases)}
 
 
 def _unchanged(name: str, code: str) -> bool:

@@ -22,6 +22,7 @@ _GROWTH = 4  # a secret case has at most so many times the bytes of the largest 
 _MOST_SAMPLED = (
     1 << 20
 )  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
+_SMALL, _SMALL_PAIRS = 8, 16  # one sampled size of so many is small: of so many pairs of numbers, a warp's. Ours
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
 _WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
@@ -83,7 +84,7 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
     """Sizes between the check cases and the timed ones, of which some blocks alone are run: each a case with another value of one size.
 
     They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two, half of
-    these at most 16 from it.
+    these at most 16 from it. An eighth are small: one of each pair of numbers to 32, below most check cases.
     """
     names = _shape_names(spec)
     if not names or not spec.check:
@@ -96,13 +97,16 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
         high = max(2 * low, *(int(case.sizes[name]) for case in spec.time)) if spec.time else 256 * low
         place = (turn // len(names) + rng.random()) / math.ceil(count / len(names))
         value = int(math.exp(math.log(low) + place * (math.log(min(high, _MOST_SAMPLED)) - math.log(low))))
-        if turn % 3 == 2:
+        if turn // len(names) % _SMALL == 0:
+            value = 2 * (turn // len(names) // _SMALL % _SMALL_PAIRS) + rng.randint(1, 2)
+        elif turn % 3 == 2:
             apart = near[turn // 6 % len(near)] if turn % 2 else rng.randint(-96, 96)
             value = max(1, (1 << max(1, value.bit_length())) + apart)
         else:
             value = max(1, value // 256 * 256 + remainders[(turn - turn // 3) % 256])
         found.append({**rng.choice(spec.check).sizes, name: value})
-    return tuple(found)
+    named = [case.sizes for case in spec.check]
+    return tuple(sizes for sizes in found if sizes not in named)
 
 
 def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
@@ -140,7 +144,8 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
             found.append({**smallest.sizes, name: int(2 ** rng.uniform(low, high))})
             found.append({**smallest.sizes, name: beside})
             found.append({**smallest.sizes, **several, name: beside})
-    found += _grown(spec, rng, most_bytes, _WIDE)
+    # Near 2^31 the usual loop over a grid wraps, as honest edits write it; beyond 2^32 a kernel counts in 64 bits or not at all.
+    found += [sizes for sizes in _grown(spec, rng, most_bytes, _WIDE) if _largest(spec, sizes, most_bytes) > 1 << 32]
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 

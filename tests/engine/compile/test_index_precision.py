@@ -23,6 +23,11 @@ LOSSY = {
     "a counter by a high product": (
         "unsigned m = 0xffffffffu / w + 1; for (int c = threadIdx.x; c < n; c += 128) y[c] = x[__umulhi(c, m)];", HIGH_HALF,
     ),
+    "a counter from zero": ("for (float c = 0.0f; c < (float)w; c += 1.0f) y[i] += x[i * w + (int)c];", FLOAT),
+    "a counter that is turned": ("for (int c = 0; c < w; ++c) y[i] += x[i * w + (int)(i * 0.0f + c)];", FLOAT),
+    "a counter from zero by a high product": (
+        "unsigned m = 0xffffffffu / w + 1; for (int c = 0; c < w; ++c) y[i] += x[__umulhi(c, m)];", HIGH_HALF,
+    ),
     "a high product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[__umulhi(i, m)];", HIGH_HALF),
     "a shifted product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[(unsigned long long)i * m >> 32];", HIGH_HALF),
 }  # fmt: skip
@@ -31,6 +36,8 @@ EXACT = {
     "values that are rounded": "if (i < n) y[i] = (int)rintf(x[i] * w);",
     "the index in the block": "int r = (int)((threadIdx.x + 0.5f) * 0.3333f); y[threadIdx.x] = x[r];",
     "divisions": "if (i < n) y[i] = x[i / w] + x[i % 7] + x[i / 1000];",
+    "a counter to ten": "for (int k = 0; k < 10; ++k) y[i] += x[(int)(k * 0.3f)];",
+    "a counter of taps": "\n#pragma unroll 1\nfor (int k = 0; k < 300; ++k) if (k * 0.1f > 0.5f) y[i] += x[k];",
     "a mean": "float s = 0; for (int k = 0; k < w; k++) s += x[i * w + k]; s /= w; y[i] = s > 1.0f ? s : rsqrtf(s * (1.0f / w));",
     "a double": "if (i < n) y[i] = x[(int)(i * (1.0 / w) + 0.5)];",
 }  # fmt: skip

@@ -114,6 +114,10 @@ OTHERWISE: dict[str, tuple[Kernel, Kernel, str]] = {
         _spread, lambda x, w: (x + (w.reshape(64, 64) - x.reshape(64, 64).max(axis=1, keepdims=True)).ravel()), "far from zero",
     ),
     "a row that counts as constant": (lambda x, w: np.repeat(x.reshape(64, 64).max(axis=1), 64), _counted_as_constant, "but for one"),
+    "a floor that is left out": (
+        lambda x, w: x / np.maximum(np.abs(x).max(), x.dtype.type(1e-15)) + 0 * w,
+        lambda x, w: x / np.where(np.abs(x).max() > 0, np.abs(x).max(), x.dtype.type(1)) + 0 * w, "faint",
+    ),
     "a maximum of bits": (_largest, _largest_of_bits, "NaN"),
 }  # fmt: skip
 
