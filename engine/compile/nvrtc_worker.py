@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
+from engine.compile.index_precision import lossy_indices
 from engine.compile.program import Refused, allow_precompiled_headers, compile_text
 from engine.compile.resources import describe
 from engine.compile.toolkit import include_folders
@@ -37,6 +38,7 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
         return {"ok": False, "log": error.log or error.what}, b""
     try:
         described = describe(compiled.code, compiled.names, compiled.log, name)
+        described["lossy_indices"] = lossy_indices(compiled.ptx)
     except CompileError as error:
         return {"refused": error.what, "log": compiled.log}, b""
     return {"ok": True, "described": described}, compiled.code

@@ -34,6 +34,7 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str) -> dict[st
             "kept_bytes": parsed.local_static_bytes,
             "clock_reads": parsed.clock_reads,
             "block_atomics": parsed.block_atomics,
+            "lossy_indices": 0,  # for who has PTX beside it
             "log": clean_log(log),
         }
     except CubinError as error:
