@@ -35,7 +35,7 @@ _NO_RESULT = ("st.", "red.", "bra", "ret", "call", "bar", "membar", "fence", "ex
 _HIGH_BITS = 24  # by which a product of 64 bits is shifted: the compiler folds the size of an element into it
 
 
-class _Instruction(NamedTuple):
+class _PtxLine(NamedTuple):
     operation: str
     result: tuple[str, ...]
     operands: tuple[str, ...]
@@ -52,17 +52,17 @@ def lossy_indices(ptx: str) -> int:
     return found
 
 
-def _instructions(text: str) -> Iterator[_Instruction]:
+def _instructions(text: str) -> Iterator[_PtxLine]:
     for match in _LINE.finditer(text):
         operation, rest = match[1], match[2]
         first, _, others = rest.partition(", ") if not rest.startswith("{") else rest.partition("}, ")
         if operation.startswith(_NO_RESULT):
             first, others = "", rest
         operands = tuple(part.strip() for part in others.split(","))
-        yield _Instruction(operation, tuple(_REGISTER.findall(first)), operands, tuple(_REGISTER.findall(others)))
+        yield _PtxLine(operation, tuple(_REGISTER.findall(first)), operands, tuple(_REGISTER.findall(others)))
 
 
-def _of_function(instructions: list[_Instruction]) -> int:
+def _of_function(instructions: list[_PtxLine]) -> int:
     small = _remaining(instructions, _computes_whole)
     counters = _counters(instructions, small)
     indices = _closure(instructions, lambda one, known: _makes_index(one, known), counters)
@@ -91,7 +91,7 @@ def _of_function(instructions: list[_Instruction]) -> int:
 
 
 def _closure(
-    instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool], known: Collection[str] = ()
+    instructions: list[_PtxLine], makes: Callable[[_PtxLine, set[str]], bool], known: Collection[str] = ()
 ) -> set[str]:
     """These registers, and those that an instruction makes of what is known, until none is added."""
     found = set(known)
@@ -102,7 +102,7 @@ def _closure(
         found |= added
 
 
-def _remaining(instructions: list[_Instruction], makes: Callable[[_Instruction, set[str]], bool]) -> set[str]:
+def _remaining(instructions: list[_PtxLine], makes: Callable[[_PtxLine, set[str]], bool]) -> set[str]:
     """The registers of which every instruction that writes them makes what is asked, of registers that remain."""
     known = {name for one in instructions for name in one.result}
     while True:
@@ -112,7 +112,7 @@ def _remaining(instructions: list[_Instruction], makes: Callable[[_Instruction, 
         known -= removed
 
 
-def _counters(instructions: list[_Instruction], whole: set[str]) -> set[str]:
+def _counters(instructions: list[_PtxLine], whole: set[str]) -> set[str]:
     """Counters of loops, which may come far from where they began: written more than once, and not compared with numbers alone."""
     written = Counter(name for one in instructions for name in one.result)
     limits: dict[str, list[bool]] = {}
@@ -123,7 +123,7 @@ def _counters(instructions: list[_Instruction], whole: set[str]) -> set[str]:
     return {name for name in whole if written[name] > 1 and any(limits.get(name, (True,)))}
 
 
-def _whole(one: _Instruction) -> bool:
+def _whole(one: _PtxLine) -> bool:
     """Whether an instruction makes a whole number, and not of memory or a float."""
     if not one.result or not _INTEGER.search(one.operation) or one.operation.startswith("setp"):
         return False
@@ -132,48 +132,48 @@ def _whole(one: _Instruction) -> bool:
     return not one.operation.startswith(_LOADS) and not re.search(r"\.b?f(?:16|32|64)", one.operation)
 
 
-def _computes_whole(one: _Instruction, known: set[str]) -> bool:
+def _computes_whole(one: _PtxLine, known: set[str]) -> bool:
     """Whether it makes one of parameters, places of threads, constants and what is made of these."""
     return _whole(one) and all(
         name in known or "id" in name or name.startswith(("%p", "%ntid")) for name in one.registers
     )
 
 
-def _makes_index(one: _Instruction, known: set[str]) -> bool:
+def _makes_index(one: _PtxLine, known: set[str]) -> bool:
     """Whether it makes one of a parameter, of the block's place, or of an index."""
     if one.operation.startswith("ld.param"):
         return _whole(one)
     return _whole(one) and any(name in known or "ctaid" in name for name in one.registers)
 
 
-def _counts(one: _Instruction, known: set[str], small: set[str]) -> bool:
+def _counts(one: _PtxLine, known: set[str], small: set[str]) -> bool:
     """Whether an instruction makes a float of nothing but indices and constants."""
     if _TO_FLOAT.match(one.operation):
         return all(name in small or "id" in name for name in one.registers)
     return _computes(one) and _only(one, known)
 
 
-def _passes(one: _Instruction, known: set[str], indices: set[str], counts: set[str]) -> bool:
+def _passes(one: _PtxLine, known: set[str], indices: set[str], counts: set[str]) -> bool:
     """Whether it is one of those, and of an index that may be large."""
     if not set(one.result) <= counts:
         return False
     return bool(set(one.registers) & (indices if _TO_FLOAT.match(one.operation) else known))
 
 
-def _computes(one: _Instruction) -> bool:
+def _computes(one: _PtxLine) -> bool:
     return not one.operation.startswith((*_LOADS, "setp")) and _FLOAT_TYPE.search(one.operation) is not None
 
 
-def _only(one: _Instruction, known: set[str]) -> bool:
+def _only(one: _PtxLine, known: set[str]) -> bool:
     """Whether an instruction's registers, but for the predicate of a choice, are all known."""
     return all(name in known or name.startswith("%p") for name in one.registers)
 
 
-def _both(one: _Instruction, indices: set[str]) -> bool:
+def _both(one: _PtxLine, indices: set[str]) -> bool:
     return all(operand in indices for operand in one.operands[:2])
 
 
-def _multiplies(one: _Instruction, indices: set[str]) -> bool:
+def _multiplies(one: _PtxLine, indices: set[str]) -> bool:
     return one.operation in ("mul.wide.u32", "mul.wide.s32", "mul.lo.s64", "mul.lo.u64") and _both(one, indices)
 
 

@@ -45,7 +45,7 @@ _DEADLINE_S = 4.0
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _ContentsTrial:
     """Contents for one case, and others that say at which elements the original's results with them count.
 
     With "larger" ones it must be exact too; with all "others" of its kind nearly everywhere, so that it is not by luck. With "plain"
@@ -65,10 +65,10 @@ class _Trial:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownContents:
     """Contents of a trial with the elements of each output that count, the results there, and the magnitude of a usual result."""
 
-    trial: _Trial
+    trial: _ContentsTrial
     buffers: Arrays
     counts: Marks
     results: Arrays
@@ -84,7 +84,7 @@ class MixedMagnitudes:
     original: Built
     wide: CpuBinary
     defences: Defences = ALL
-    _runs: list[_Known] = field(default_factory=list, init=False)
+    _runs: list[_KnownContents] = field(default_factory=list, init=False)
 
     def draw(self, rng: random.Random) -> None:
         """Run the original and its twin on newly drawn contents."""
@@ -100,9 +100,9 @@ class MixedMagnitudes:
         for trial in trials:
             own, together = together[: len(trial.contents)], together[len(trial.contents) :]
             if not any(run.findings for each in own for run in each):
-                self._add(trial, [_Results(*(run.outputs for run in each)) for each in own])
+                self._add(trial, [_TrialOutputs(*(run.outputs for run in each)) for each in own])
 
-    def _add(self, trial: _Trial, results: Sequence[_Results]) -> None:
+    def _add(self, trial: _ContentsTrial, results: Sequence[_TrialOutputs]) -> None:
         """Keep a trial by what the original and its twin make of each of its contents."""
         counts = dict[str, Any]()
         for name, own in results[0].own.items():
@@ -127,13 +127,13 @@ class MixedMagnitudes:
             if trial.beside == "others":
                 own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
             if any(at.any() for at in own_counts.values()):
-                self._runs.append(_Known(trial, buffers, own_counts, wanted, usual))
+                self._runs.append(_KnownContents(trial, buffers, own_counts, wanted, usual))
 
     def _twin(self, job: CpuJob) -> CpuJob:
         buffers = wide_buffers(self.spec, dict(job.buffers))
         return replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))
 
-    def _trials(self, rng: random.Random) -> Iterator[_Trial]:
+    def _trials(self, rng: random.Random) -> Iterator[_ContentsTrial]:
         spec = self.spec
         by_size = sorted(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
 
@@ -145,27 +145,27 @@ class MixedMagnitudes:
             for turn, mix in enumerate(mixes(spec, rng)):
                 seed, buffers = declared(by_size[-1])
                 pair = (mixed(spec, buffers, mix, seed, _ROOM), mixed(spec, buffers, mix, seed))
-                yield _Trial(_said(mix), by_size[-1], pair, "larger", turn % 3)
+                yield _ContentsTrial(_said(mix), by_size[-1], pair, "larger", turn % 3)
             for turn, mix in enumerate(away(spec, rng)):  # a sum of many such numbers is exact by luck alone
                 for case, draws in {by_size[-1]: _FEW_DRAWS, by_size[0]: _DRAWS}.items():
                     drawn = [declared(case) for _ in range(draws)]
                     several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
-                    yield _Trial(_said(mix), case, several, "others", turn % 3)
+                    yield _ContentsTrial(_said(mix), case, several, "others", turn % 3)
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
-                yield _Trial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
+                yield _ContentsTrial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
                 if (small := faint(spec, buffers, seed)) is not None:
-                    yield _Trial("faint inputs", case, (small, buffers), "usual", turn % 3)
+                    yield _ContentsTrial("faint inputs", case, (small, buffers), "usual", turn % 3)
         if self.defences.ignored_nan:
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
                 if (both := with_nan(spec, buffers, seed)) is not None:
-                    yield _Trial("NaN, which the original passes over", case, both, "plain", turn % 3)
+                    yield _ContentsTrial("NaN, which the original passes over", case, both, "plain", turn % 3)
 
-    def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _Trial, buffers: Arrays) -> CpuJob:
+    def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _ContentsTrial, buffers: Arrays) -> CpuJob:
         values = scalars(self.spec, self.spec.check[trial.case])
         return CpuJob(tuple(launches[trial.case]), buffers, values, trial.order)
 
@@ -188,7 +188,7 @@ class MixedMagnitudes:
                 built.extra.saw(run)
         return None
 
-    def _differing(self, known: _Known, outputs: Arrays, case: str) -> Failure | None:
+    def _differing(self, known: _KnownContents, outputs: Arrays, case: str) -> Failure | None:
         for name, counts in known.counts.items():
             wanted, got = known.results[name], outputs[name]
             if self._float(name):
@@ -223,7 +223,7 @@ class MixedMagnitudes:
         return parse_dtype(self.spec.argument(name).type)
 
 
-class _Results(NamedTuple):
+class _TrialOutputs(NamedTuple):
     """Outputs for the same contents: the original's, in another order of threads, and its twin's in double precision."""
 
     own: Arrays

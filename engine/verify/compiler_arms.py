@@ -20,7 +20,7 @@ _MOST = 4  # texts of one edit: each is checked like a suggestion. Ours
 
 
 @dataclass
-class _Group:
+class _ConditionalGroup:
     """The directives of one `#if`, the last of which is its `#endif`."""
 
     directives: list[Token] = field(default_factory=list)
@@ -55,21 +55,21 @@ def _asking(text: str) -> Iterator[tuple[str, str]]:
         yield from (condition for condition in group.conditions if _ASKS.search(condition[1]))
 
 
-def _is_added(group: _Group, known: Counter[tuple[str, str]]) -> bool:
+def _is_added(group: _ConditionalGroup, known: Counter[tuple[str, str]]) -> bool:
     if any(_OTHERS.search(rest) for word, rest in group.conditions):
         return False
     return any(_ASKS.search(rest) and (word, rest) not in known for word, rest in group.conditions)
 
 
-def _groups(text: str) -> Iterator[_Group]:
+def _groups(text: str) -> Iterator[_ConditionalGroup]:
     """The groups of a text by where they begin: outer ones before those inside."""
-    stack, done = list[_Group](), list[_Group]()
+    stack, done = list[_ConditionalGroup](), list[_ConditionalGroup]()
     for token in tokens_of(text):
         if token.kind != "directive":
             continue
         word, _ = directive_parts(token.text)
         if word in _OPENS:
-            stack.append(_Group([token]))
+            stack.append(_ConditionalGroup([token]))
         elif word in ("elif", "else", "elifdef", "elifndef") and stack:
             stack[-1].directives.append(token)
         elif word == "endif" and stack:
@@ -78,7 +78,7 @@ def _groups(text: str) -> Iterator[_Group]:
     return iter(sorted(done, key=lambda group: group.directives[0].start))
 
 
-def _arms(text: str, group: _Group) -> Iterator[str]:
+def _arms(text: str, group: _ConditionalGroup) -> Iterator[str]:
     """The text with one arm each in the place of a group, every line where it stood; without `#else` also with none."""
     start, end = group.directives[0].start, group.directives[-1].end
     has_else = any(word == "else" for word, _ in group.conditions)
