@@ -11,6 +11,8 @@ number of workers times the time of the whole campaign. Arms:
     `each`   a budget of candidates for each kernel: a search takes 40 to 80 s, which nobody knows before
     `again`  the same, and each kernel has the result of an earlier run, which took 85 to 115 % of what this one takes
     `guess`  the same with 55 to 145 % (`--arms guess`): what a guess would have to be
+    `slices` as `each`, without the coordinator (`--arms slices`): of the last kernels, two for each worker, a quarter of the budget first;
+             the other quarters last, those that take longest first, each with setting up (0 to 10 s) again
 
 Last it prints Spearman's rank correlations: of these earlier times with the true ones, and of what is known before a search of the suite
 (the original's time, the length of its text) with the seconds that it took for each candidate (benchmarks/results/suite.json, one H200).
@@ -48,6 +50,7 @@ WORKERS = (1, 2, 4, 16, 64, 256)
 BEGIN_S = 0.010
 EACH_S, SETUP_S, AVERAGE_S = (40.0, 80.0), (0.0, 10.0), 60.0
 EARLIER = {"again": (0.85, 1.15), "guess": (0.55, 1.45)}
+_SLICED, _SLICE = 2, 0.25  # kernels for each worker whose searches are done in two turns, and the first one's part
 SUITE = ROOT / "benchmarks" / "results" / "suite.json"
 CANDIDATES = 100
 
@@ -96,6 +99,31 @@ def _searched_before(root: Path, kernels: Sequence[SurveyedKernel], arm: str) ->
         result.write_text(json.dumps({"elapsed_s": elapsed_s, "counts": {"candidates": CANDIDATES}}))
 
 
+def sliced(workers: int, kernels: int) -> dict[str, float]:
+    """One campaign whose last searches are done in two turns."""
+    whole = kernels - min(kernels, _SLICED * workers)
+    first = [(rank, 1.0 if rank <= whole else _SLICE) for rank in range(1, kernels + 1)]
+    rest: list[tuple[float, int]] = []  # the longest first
+    running: list[tuple[float, int, bool]] = []  # until when, which, whether its rest is to come
+    now, busy_s = 0.0, 0.0
+    while first or rest or running:
+        while (first or rest) and len(running) < workers:
+            if first:
+                rank, part = first.pop(0)
+                takes = part * _each_s(rank)
+                heapq.heappush(running, (now + BEGIN_S + takes, rank, part < 1))
+            else:
+                takes, rank = -rest[0][0], heapq.heappop(rest)[1]
+                heapq.heappush(running, (now + BEGIN_S + takes + _drawn(f"again {rank}", SETUP_S), rank, False))
+            busy_s += takes
+        now, rank, more = heapq.heappop(running)
+        if more:
+            heapq.heappush(rest, ((_SLICE - 1) * _each_s(rank), rank))
+    return {
+        "workers": workers, "kernels": kernels, "campaign_s": now, "efficiency": busy_s / (workers * now), "coordinator_ms": 0.0,
+    }  # fmt: skip
+
+
 @contextmanager
 def virtual(clock: Clock) -> Iterator[None]:
     """Have the coordinator read the time on this clock."""
@@ -108,6 +136,8 @@ def virtual(clock: Clock) -> Iterator[None]:
 
 def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
     """One campaign over so many workers."""
+    if arm == "slices":
+        return sliced(workers, kernels)
     state = next(iter(READY))
     surveyed = tuple(
         SurveyedKernel("k.cu", f"k{n}", n, state, share=1 / n / 7, headroom=3.0) for n in range(1, kernels + 1)

@@ -50,7 +50,8 @@ class Row:
 
 # What a confirmation and the gate do last refuses much of what the others stop.
 LAST = (
-    "sampled_sizes", "infinite_inputs", "mixed_magnitudes", "added_conditions", "second_opinion", "whole_build", "names", "assumptions",
+    "sampled_sizes", "infinite_inputs", "mixed_magnitudes", "alike_inputs", "ignored_nan", "added_conditions", "helpers",
+    "second_opinion", "whole_build", "names", "assumptions",
 )  # fmt: skip
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
@@ -66,10 +67,16 @@ CPU = (
     Row("nan_inputs", "nan-becomes-zero"),
     Row("infinite_inputs", "clips-the-largest"),
     Row("mixed_magnitudes", "product-overflows"),
+    Row("mixed_magnitudes", "folds-large-shift"),
+    Row("alike_inputs", "counts-as-constant"),
+    Row("ignored_nan", "largest-of-bits"),
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("sampled_sizes", "narrow-index"),
+    Row("sampled_sizes", "narrow-counter"),
+    Row("index_precision", "float-counter"),
+    Row("index_precision", "rounded-reciprocal"),
     Row("added_conditions", "hashed-size"),
     Row("added_conditions", "one-pointer-twice"),
     Row("access_checks", "restores-input"),
@@ -77,6 +84,7 @@ CPU = (
     Row("undefined", "shifts-too-far"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
+    Row("helpers", "helper-of-others"),
     Row("names", "right-for-one-instance", ("whole_build",)),
     Row("whole_build", "right-for-one-instance", ("names",)),
     Row("assumptions", "restrict-with-caller-in-place"),

@@ -5,7 +5,7 @@
 
 With `--state` each verdict of a single round is kept in a file of lines and a later call goes on behind them; with `--seconds` a
 call begins no further cases after so long, and ends with 3 where some are left. The record is written when none is left; its
-`seconds` are those of the last call.
+`seconds` are those of the last call. `--again RECORD` runs only the cases that another record has as unexpected.
 
 The same cases as `optiml selftest`, the same stages; every round draws its inputs anew. What is confirmed like a suggestion (in
 a second process, with the sanitizers) is said for each round: honest edits are in the first one, and evaluated on fresh seeds
@@ -52,6 +52,9 @@ def main(given: Sequence[str] | None = None) -> int:
         "--generators", metavar="PACKAGE", help="newly written cases of this package's generators instead"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the generators (default: 0)")
+    parser.add_argument(
+        "--again", type=Path, metavar="RECORD", help="only the cases that this record has as unexpected"
+    )
     parser.add_argument("--state", type=Path, help="the file that keeps the verdicts of one round, to go on later")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no cases after so long")
     options = parser.parse_args(given)
@@ -64,6 +67,11 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"{len(cases)} cases of seed {options.seed}", flush=True)
     else:
         cases = [case for suite in suites for case in load_cases(suite)]
+    if options.again:
+        names = unexpected(json.loads(options.again.read_text(encoding="utf-8")))
+        if missing := names - {case.name for case in cases}:
+            parser.error(f"not among these cases: {', '.join(sorted(missing))}")
+        cases = [case for case in cases if case.name in names]
     here = make_machine(device=options.device, jobs=options.jobs)
     begin = time.monotonic()
     try:
@@ -150,6 +158,12 @@ def scores(verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
                 ],
             }
     return found
+
+
+def unexpected(record: dict[str, Any]) -> set[str]:
+    """The names of the cases that did not end as expected in some round of a record."""
+    every = [score for run in record["rounds"] for score in run["scores"].values()]
+    return {row["case"] for score in every for row in score["unexpected"]}
 
 
 def device(here: Machine) -> dict[str, str]:

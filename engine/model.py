@@ -106,9 +106,8 @@ class Binary:
     kept_bytes: int = 0  # of static variables of functions: memory that outlives a launch
     clock_reads: int = 0  # instructions that read a clock or a performance counter, or wait
     block_atomics: int = 0  # atomics on memory that blocks may share, which hold within a block alone
-    constants: tuple[
-        tuple[str, int], ...
-    ] = ()  # lowered name and bytes of each `__constant__` variable that the spec fills
+    lossy_indices: int = 0  # what happens to indices in its PTX, as in engine/compile/index_precision.py
+    constants: tuple[tuple[str, int], ...] = ()  # name and bytes of each `__constant__` variable that the spec fills
     compile_s: float = 0.0
     cached: bool = False
     log: str = ""

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from engine.campaign.cluster_task import JOURNAL, RESULTS, MachineWish, Order, report, run_order
 from engine.campaign.kernel_search import GOAL, Goal, KernelEnd, KernelTask, read_goal, write_goal
 from engine.capture.recorded_spec import recorded_spec
-from engine.cluster.connection import Cluster, ClusterWorker
+from engine.cluster.connection import Cluster, ClusterWorker, answer_of
 from engine.cuda.load import load_program, read_below
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.process.decode import NotThis, decode
@@ -36,6 +37,10 @@ _BREAKS = (
     10  # times that the connection may break while a kernel is under way: its worker stays, and begins again. Ours
 )
 _ALONE_S = 60.0  # for a worker to come back where none is left
+# That a worker may report nothing of its search before the kernel goes to another: twice the time after which a search that nobody asks
+# about ends. And what a kernel may take beyond its time, to set up and confirm the best, before it is given up. Ours.
+_SILENT_S, _RESERVE_S = 120.0, 300.0
+_LEAST_S = 1.0  # of the rest of a search's time
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,26 @@ class _Turn:
     lost: int = 0
     breaks: int = 0
     attempt: str = ""
-    given_up: list[str] = field(default_factory=list)  # attempts that workers may still be at
     worker: ClusterWorker | None = None
     future: Any = None
+    answer: Future[Any] | None = None  # what the worker found, on its way here
+    heard: float = 0.0  # when the worker last reported of the attempt
+    candidates: int = 0
     out: Path | None = None
     copy: JournalCopy | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of its time; below 0 where that is over."""
+        return None if self.task.seconds is None else self.task.seconds - (time.monotonic() - self.began)
+
+    @property
+    def ordered(self) -> KernelTask:
+        """The task for the next worker: after a first one what is left of its time."""
+        if self.left_s is None or not self.attempt:
+            return self.task
+        asked = self.task.seconds if self.task.whole_s is None else self.task.whole_s
+        return dataclasses.replace(self.task, seconds=max(_LEAST_S, self.left_s), whole_s=asked)
 
 
 @dataclass(frozen=True)
@@ -127,6 +147,8 @@ class ClusterExecutor:
         self._cluster, self._root, self._wish, self._kind, self._shared = cluster, root.resolve(), wish, kind, shared
         self._on_event = on_event
         self._turns: dict[int, _Turn] = {}
+        self._asked: dict[str, Future[Any]] = {}  # questions that workers have not answered, by address
+        self._given_up: dict[str, list[str]] = {}  # attempts that workers may still be at, by address
         self._some = threading.Event()
         self._alone_since: float | None = None
         self.slots = len(cluster.workers)
@@ -134,7 +156,10 @@ class ClusterExecutor:
             check_sent(root)
 
     def begin(self, task: KernelTask) -> None:
-        """Send a kernel to a worker that has nothing to do; later where there is none. Raises MachineError."""
+        """Send a kernel to a worker that has nothing to do; later where there is none. Raises MachineError.
+
+        One with `seconds` ends within these and `_RESERVE_S`, whatever becomes of its worker.
+        """
         turn = self._turns[task.rank] = _Turn(task)
         self._place(turn)
 
@@ -161,20 +186,23 @@ class ClusterExecutor:
 
     def _place(self, turn: _Turn) -> None:
         busy = {other.worker.address for other in self._turns.values() if other.worker is not None}
-        worker = next((worker for worker in self._cluster.workers if worker.address not in busy), None)
+        # One that has not answered may hang.
+        worker = next((w for w in self._cluster.workers if w.address not in busy | self._asked.keys()), None)
         if worker is None:
             return
-        turn.attempt, turn.worker = secrets.token_hex(8), worker
-        frame = self._order(turn, worker)
+        task = turn.ordered
+        turn.attempt, turn.worker, turn.heard = secrets.token_hex(8), worker, time.monotonic()
+        frame = self._order(turn, task)
         if frame is None:
             return
         turn.future = self._cluster.submit(self._kind.run, frame, worker)
         turn.future.add_done_callback(lambda future: self._some.set())
         self._tell("begin", turn)
 
-    def _order(self, turn: _Turn, worker: ClusterWorker) -> bytes | None:
+    def _order(self, turn: _Turn, task: KernelTask) -> bytes | None:
         """What the worker is sent; None where the kernel has no spec, which `_end_of` says."""
-        order = Order(turn.attempt, turn.task, self._wish, worker.cores, str(self._root))
+        assert turn.worker is not None
+        order = Order(turn.attempt, task, self._wish, turn.worker.cores, str(self._root))
         try:
             brought = self._kind.brought(turn.task, shared=self._shared)
             if brought is None:
@@ -220,19 +248,27 @@ class ClusterExecutor:
             return future
         if not future.done():
             return None
-        if future.status != "finished":
-            if future.status == "error":
-                raise MachineError(f"a search failed: {_brief(future.exception())}", self._where(turn), "see its log")
+        if future.status == "error":
+            raise MachineError(f"a search failed: {_brief(future.exception())}", self._where(turn), "see its log")
+        if future.status == "finished" and turn.answer is None:
+            turn.answer = self._cluster.fetch(future)
+            turn.answer.add_done_callback(lambda answer: self._some.set())
+        if turn.answer is not None and not turn.answer.done():
+            return None
+        frame = None if turn.answer is None else answer_of(turn.answer)
+        if frame is None or isinstance(
+            frame, BaseException
+        ):  # Dask gave the task up, or the worker went with its answer
             self._lose(turn)
             return None
-        try:
-            return self._answered(turn, future.result(timeout=_ALONE_S))
-        except (OSError, TimeoutError):  # the worker went with its answer
-            self._lose(turn)
-            return None
+        return self._answered(turn, frame)
 
-    def _answered(self, turn: _Turn, frame: object) -> KernelEnd:
+    def _answered(self, turn: _Turn, frame: object) -> KernelEnd | None:
+        """How a turn ended by its worker's answer; None where the worker ended it because nobody asked."""
         header, blobs = self._read(frame, turn)
+        if header.get("unasked") is True:
+            self._lose(turn)
+            return None
         try:
             if (error := header.get("error")) is not None:
                 what, where, do = decode(tuple[str, str, str], error)
@@ -254,7 +290,7 @@ class ClusterExecutor:
             raise MachineError(f"a worker's answer {error}", self._where(turn), "check that machine") from None
 
     def _look(self) -> None:
-        """See which workers are there, and what their searches came to. Raises MachineError."""
+        """See which workers are there, what their searches came to, and which kernels have to go elsewhere. Raises MachineError."""
         there = {worker.address for worker in self._cluster.refresh()}
         if there:
             self._alone_since = None
@@ -262,35 +298,54 @@ class ClusterExecutor:
             self._alone_since = time.monotonic()
         elif time.monotonic() - self._alone_since > _ALONE_S:
             raise MachineError("no workers left", self._cluster.address, "start workers, then resume with --resume")
-        running = [turn for turn in self._turns.values() if turn.worker and not isinstance(turn.future, KernelEnd)]
-        for turn in running:
-            if turn.worker is not None and turn.worker.address not in there and not turn.future.done():
-                self._lose(turn)
-        self._ask([turn for turn in running if turn.worker is not None])
+        for address in {*self._asked, *self._given_up} - there:
+            self._asked.pop(address, None)
+            self._given_up.pop(address, None)
+        self._ask(
+            {t.worker.address: t for t in self._turns.values() if t.worker is not None and t.worker.address in there}
+        )
         for turn in self._turns.values():
-            if turn.worker is None and not isinstance(turn.future, KernelEnd):
+            if isinstance(turn.future, KernelEnd):
+                continue
+            if turn.left_s is not None and turn.left_s < -_RESERVE_S:
+                self._give_up(turn)
+            elif turn.worker is None:
                 self._place(turn)
+            elif not turn.future.done() and turn.worker.address not in there:
+                self._lose(turn)
+            elif time.monotonic() - turn.heard > _SILENT_S:
+                self._lose(turn, silent=turn.worker.address in self._asked)
 
-    def _ask(self, turns: Sequence[_Turn]) -> None:
-        places = {t.attempt: dataclasses.asdict(t.copy.place if t.copy is not None else Place()) for t in turns}
-        workers = [turn.worker.address for turn in turns if turn.worker is not None]
-        given_up = [attempt for turn in turns for attempt in turn.given_up]
-        answers = self._cluster.ask(report, pack({"attempts": places, "given_up": given_up}), workers=workers)
-        for turn in turns:
-            assert turn.worker is not None
-            frame = answers.get(turn.worker.address)
-            if not isinstance(frame, bytes):
-                continue  # it could not answer now; whether it is lost shows above
-            header, blobs = self._read(frame, turn)
-            try:
-                if "seen" not in header:
-                    continue
-                seen = decode(_Seen, header["seen"])
-                if turn.copy is not None and header.get("rows"):
-                    self._grow(turn, header, blobs)
-            except NotThis as error:
-                raise MachineError(f"a worker's report {error}", self._where(turn), "check that machine") from None
-            self._tell("progress", turn, candidates=seen.candidates, best=seen.best, said=seen.phase)
+    def _ask(self, turns: Mapping[str, _Turn]) -> None:
+        """Ask workers, each by its address, what their searches came to. One that hangs holds up no other and is asked nothing more."""
+        for address in {*turns, *self._given_up} - self._asked.keys():
+            asked: dict[str, Any] = {"attempts": {}, "given_up": self._given_up.get(address, [])}
+            if (turn := turns.get(address)) is not None:
+                asked["attempts"][turn.attempt] = dataclasses.asdict(
+                    turn.copy.place if turn.copy is not None else Place()
+                )
+            self._asked[address] = self._cluster.question(report, pack(asked), worker=address)
+        wait(self._asked.values(), timeout=_POLL_S)
+        for address, question in list(self._asked.items()):
+            if not question.done():
+                continue
+            del self._asked[address]
+            frame = answer_of(question)
+            if address in turns and not isinstance(frame, BaseException):  # whether it is lost shows elsewhere
+                self._reported(turns[address], frame)
+
+    def _reported(self, turn: _Turn, frame: object) -> None:
+        header, blobs = self._read(frame, turn)
+        try:
+            seen = decode(_Seen, header["seen"]) if "seen" in header else None
+            if seen is None or seen.attempt != turn.attempt:
+                return  # it is at another, or has begun nothing yet
+            if turn.copy is not None and header.get("rows"):
+                self._grow(turn, header, blobs)
+        except NotThis as error:
+            raise MachineError(f"a worker's report {error}", self._where(turn), "check that machine") from None
+        turn.heard, turn.candidates = time.monotonic(), seen.candidates
+        self._tell("progress", turn, candidates=seen.candidates, best=seen.best, said=seen.phase)
 
     def _grow(self, turn: _Turn, header: Mapping[str, Any], blobs: Sequence[bytes]) -> None:
         """Take in rows of a journal, behind the turn's goal; those of another run begin a new one beside the earlier."""
@@ -307,21 +362,35 @@ class ClusterExecutor:
             write_goal(turn.out, found)
         turn.copy.add(rows, blobs)
 
-    def _lose(self, turn: _Turn) -> None:
-        """Take a kernel from a worker that is gone; or from one that is there, where the connection broke and Dask gave its task up."""
+    def _lose(self, turn: _Turn, *, silent: bool = False) -> None:
+        """Take a kernel from a worker that is gone or silent; or from one that is there, where Dask or the worker gave its task up."""
         assert turn.worker is not None
-        there = turn.worker.address in {worker.address for worker in self._cluster.refresh()}
-        turn.breaks, turn.lost = turn.breaks + there, turn.lost + (not there)
-        turn.given_up.append(turn.attempt)
-        self._tell("lost", turn, said="the connection broke" if there else "its worker was lost")
-        self._release(turn)
-        turn.worker, turn.future = None, None
+        gone = turn.worker.address not in {worker.address for worker in self._cluster.refresh()}
+        turn.breaks, turn.lost = turn.breaks + (not (gone or silent)), turn.lost + (gone or silent)
+        said = "its worker was lost" if gone else "its worker does not answer" if silent else "the connection broke"
+        self._tell("lost", turn, said=said)
+        self._leave(turn)
         if turn.breaks >= _BREAKS:
             turn.future = KernelEnd(
                 "failed", f"the connection to the cluster broke {turn.breaks} times during its search"
             )
         if turn.lost >= _ATTEMPTS:
             turn.future = KernelEnd("failed", f"{turn.lost} workers were lost while they searched it")
+
+    def _give_up(self, turn: _Turn) -> None:
+        """End a turn whose time is over, and what a search may take beyond it too."""
+        where = f" on worker {turn.worker.name}" if turn.worker is not None else ""
+        said = f"its search{where} did not end within {_RESERVE_S:.0f} s of its time; the journal has {turn.candidates} candidates"
+        if turn.worker is not None:
+            self._leave(turn)
+        turn.future = KernelEnd("failed", said, candidates=turn.candidates)
+
+    def _leave(self, turn: _Turn) -> None:
+        """Take a kernel from its worker, which is told that nobody waits for it any more."""
+        assert turn.worker is not None
+        self._given_up.setdefault(turn.worker.address, []).append(turn.attempt)
+        self._release(turn)
+        turn.worker, turn.future, turn.answer = None, None, None
 
     def _release(self, turn: _Turn) -> None:
         if turn.copy is not None:
@@ -343,10 +412,8 @@ class ClusterExecutor:
         return f"worker {name}, {turn.task.file}:{turn.task.kernel}"
 
     def _tell(self, event: str, turn: _Turn, **more: Any) -> None:
-        task = turn.task
+        task, left = turn.task, turn.left_s if turn.left_s is None else max(0.0, turn.left_s)
         worker = turn.worker.name if turn.worker is not None else ""
-        seconds = task.seconds
-        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - turn.began))
         self._on_event(ClusterEvent(event, task.rank, task.file, task.kernel, worker, left_s=left, **more))
 
 

@@ -150,7 +150,7 @@ def serve(frame: bytes, work: Callable[[Served], KernelEnd]) -> bytes:
                 {"end": dataclasses.asdict(end), "files": list(files), "rows": rows}, [*files.values(), *packed]
             )
     except KeyboardInterrupt:
-        return pack({"error": ["the campaign no longer asks for this search", "", ""]})
+        return pack({"unasked": True})  # the journal has what it found
     except OptimlError as error:
         return pack({"error": [error.what, error.where, error.do]})
     finally:
@@ -189,8 +189,10 @@ def _unlocked(search: Callable[[], KernelEnd]) -> KernelEnd:
         try:
             return search()
         except MachineError as error:
-            if not error.what.startswith(IN_USE) or time.monotonic() > until:
+            if not error.what.startswith(IN_USE):
                 raise
+            if time.monotonic() > until:  # by a worker that hangs
+                return KernelEnd("failed", str(error))
             time.sleep(_AGAIN_S)
 
 

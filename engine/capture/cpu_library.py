@@ -16,7 +16,7 @@ from engine.errors import CompileError, MachineError
 
 PROGRAM = Path(__file__).parent / "program"
 _INJECTION = Path(__file__).parent / "injection"
-_SLOTS = 514  # allocations at once, and two: each has 64 GiB of addresses
+_SLOTS, _SLOT_BITS = 514, 36  # allocations at once, and two: each has 64 GiB of addresses
 _COMPILE_S = 180.0
 
 
@@ -74,6 +74,7 @@ def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ..
     def compile_one(source: Path) -> None:
         own = [*flags, "-I", str(_INJECTION), "-I", str(RUNTIME)] if source.parent == PROGRAM else []
         argv = [*toolchain.argv, "-std=c++17", "-O2", "-w", "-fPIC", f"-DOPTIML_SLOTS={_SLOTS}"]
+        argv.append(f"-DOPTIML_SLOT_BITS={_SLOT_BITS}")
         argv += ["-DOPTIML_HOST_THREADS", *own]
         done = subprocess.run(
             [*argv, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")], capture_output=True, text=True,

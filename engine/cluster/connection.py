@@ -4,17 +4,21 @@ with connect(ClusterRequest("local", device="auto")) as cluster:
     cluster.workers      # ClusterWorker: address, name, identity, its cores
     cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
     cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
-    cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
+    cluster.fetch(task)                     # a future of the answer of a task that has ended
+    cluster.question(function, text, worker=address)  # beside what it runs: a future of the answer of a quick function
+    cluster.ask(function, text)             # the same of all workers, waited for; an exception is the answer
     cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
     cluster.dashboard    # address of Dask's dashboard, or ""
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +31,8 @@ from engine.process.cores import shares
 
 T = TypeVar("T", str, bytes)  # what travels: text, or frames of engine/process/wire.py
 _MOST_NONCE = 1 << 10
+_ANSWER_S = 30.0  # for the scheduler to answer; an event loop was seen to be held for 11 s at load 20. Ours
+_END_IT = "end it, or see its log"
 
 
 @dataclass(frozen=True)
@@ -74,16 +80,40 @@ class Cluster:
             retries=0,
         )  # fmt: skip
 
+    def question(self, function: Callable[..., T], *data: T, worker: str) -> Future[Any]:
+        """What a quick function answers on the worker of this address, beside what it runs: a future of data, or of an exception.
+
+        A worker that hangs never answers. Raises MachineError.
+        """
+        client = self.client
+
+        async def asked() -> Any:
+            answers = await client.run(function, *data, workers=[worker], on_error="return", asynchronous=True)
+            found = answers.get(worker, OSError("it has ended"))
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+        return self._begin(asked())
+
+    def fetch(self, task: Any) -> Future[Any]:
+        """The answer of a task of `submit` that has ended, on its way from the worker. Raises MachineError."""
+        return self._begin(self.client.gather(task, asynchronous=True))
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        with self._reached():
+            return asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
+
     def ask(self, function: Callable[..., T], *data: T, workers: Sequence[str] | None = None) -> dict[str, Any]:
-        """What a quick function answers now on the workers of these addresses (None: on all), by address: data, or the exception.
+        """What a quick function answers now on the workers of these addresses (None: on all), by address: data, or the exception,
+        TimeoutError where there is no answer within `_ANSWER_S`.
 
         Raises MachineError.
         """
-        if workers is not None and not workers:
-            return {}
-        with self._reached():
-            answers = self.client.run(function, *data, workers=workers, on_error="return")
-        return dict(answers) if isinstance(answers, dict) else {}
+        addresses = list(self.listed()) if workers is None else workers
+        questions = {address: self.question(function, *data, worker=address) for address in addresses}
+        wait(questions.values(), timeout=_ANSWER_S)
+        return {address: answer_of(future) for address, future in questions.items()}
 
     def problems(self) -> list[MachineError]:
         """What forbids work on the workers of the last examination: one reason each."""
@@ -91,7 +121,7 @@ class Cluster:
 
     def refresh(self) -> tuple[ClusterWorker, ...]:
         """The workers as they are now. New ones are asked what they are, and left out where they do not fit. Raises MachineError."""
-        there = self._listed()
+        there = self.listed()
         known = [worker for worker in self.workers if worker.address in there]
         new = [address for address in there if address not in {w.address for w in known} | self._left_out]
         for address in new:
@@ -110,7 +140,7 @@ class Cluster:
 
     def examine(self) -> tuple[ClusterWorker, ...]:
         """Every worker as it is, whether it can be used or not; see `problems`. Raises MachineError where the scheduler is gone."""
-        found, self._unreadable = self._described(self._listed())
+        found, self._unreadable = self._described(self.listed())
         self.workers = self._with_cores(found)
         self.resource = _resource(self._device, self.workers)
         return self.workers
@@ -121,10 +151,16 @@ class Cluster:
         self.workers = ()
         return self.refresh()
 
-    def _listed(self) -> dict[str, Any]:
+    def listed(self) -> dict[str, Any]:
+        """What the scheduler reports of its workers now, by address. Raises MachineError where it does not answer.
+
+        `Client.scheduler_info` returns what the client heard last, and the client itself asks every 2 s, without workers: on a busy
+        machine that comes before the answer is read, and every worker seems lost.
+        """
+        client = self.client
         with self._reached():
-            found = self.client.scheduler_info(n_workers=-1).get("workers", {})
-        return dict(found)
+            found = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+        return dict(found.get("workers", {}))
 
     def _described(self, there: Mapping[str, Any]) -> tuple[list[ClusterWorker], list[MachineError]]:
         """What workers say they are, and what is wrong with those that cannot say it; one that has ended is in neither."""
@@ -132,6 +168,9 @@ class Cluster:
         found, unreadable = [], []
         for address, said in sorted(answers.items()):
             name = str(there[address].get("name", address))
+            if isinstance(said, TimeoutError):
+                unreadable.append(MachineError("does not answer", f"worker {name}", _END_IT))
+                continue
             if isinstance(said, OSError):
                 continue  # it ended since it was listed
             if isinstance(said, BaseException):  # of whatever kind Dask makes of an import that fails there
@@ -276,11 +315,21 @@ def check_shared(cluster: Cluster, folder: Path) -> None:
     finally:
         mark.unlink(missing_ok=True)
     for worker in cluster.workers:
+        if isinstance(answers.get(worker.address), BaseException):
+            raise MachineError("does not answer", f"worker {worker.name} on {worker.identity.host}", _END_IT)
         if answers.get(worker.address) != nonce:
             do = "mount it there at the same path, or omit --shared to send the files"
             raise MachineError(
                 "is not a shared folder", f"{folder} on worker {worker.name} ({worker.identity.host})", do
             )
+
+
+def answer_of(question: Future[Any]) -> Any:
+    """What a future has: data, or the exception that it ended with, TimeoutError while it has not ended."""
+    try:
+        return question.result(timeout=0)
+    except (Exception, CancelledError) as error:
+        return error
 
 
 def read_nonce(path: str) -> str:

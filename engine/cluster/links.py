@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from engine.cluster.connection import Cluster, ClusterWorker
+from engine.cluster.connection import Cluster, ClusterWorker, read_nonce
 from engine.errors import MachineError
 
-_UNANSWERED = 5  # times that the scheduler does not answer before it counts as gone. Ours
+_UNANSWERED = 3  # times that the scheduler does not answer before it counts as gone. Ours
+_SILENT_S = (
+    120.0  # that a worker may answer nothing while it owes an answer, before it counts as lost: as of a campaign
+)
 _LOOK_S = 1.0  # how often the scheduler is asked which workers are there, while answers are awaited. Ours
 
 
@@ -124,31 +128,44 @@ def _watch(
     cluster: Cluster, found: Links, link: Callable[[ClusterWorker], WorkerLink], ended: threading.Event
 ) -> None:  # fmt: skip
     unanswered, kinds = 0, {worker.identity.model for worker in cluster.workers}
+    asked: dict[str, tuple[float, Future[str]]] = {}  # whether they are alive, by address
+    silent: set[str] = set()
     while not ended.wait(_LOOK_S):
         if found and not any(each.waits for each in found):
             continue
         try:
-            there = cluster.client.scheduler_info(n_workers=-1).get("workers", {})
+            there = cluster.listed()
             unanswered = 0
-        except Exception:
+        except MachineError:
             unanswered += 1
             if unanswered < _UNANSWERED:
                 continue
             there = {}  # the scheduler is gone, and every worker with it
+        silent |= _silent(cluster, [each.address for each in found if each.waits and each.address in there], asked)
+        there = {address: seen for address, seen in there.items() if address not in silent}
         for each in [each for each in found if each.address not in there]:
             found.remove(each)
             each.lose()
         if not set(there) <= {each.address for each in found}:
-            _take_in(cluster, found, link, kinds)
+            _take_in(cluster, found, link, kinds, silent)
+
+
+def _silent(cluster: Cluster, addresses: Sequence[str], asked: dict[str, tuple[float, Future[str]]]) -> set[str]:
+    """Those of the workers that hang: one that is busy answers beside its work."""
+    with suppress(MachineError):  # the scheduler is gone: the next look tells
+        for address in addresses:
+            if address not in asked or asked[address][1].done():
+                asked[address] = time.monotonic(), cluster.question(read_nonce, "", worker=address)
+    return {a for a, (since, answer) in asked.items() if not answer.done() and time.monotonic() - since > _SILENT_S}
 
 
 def _take_in(
-    cluster: Cluster, found: Links, link: Callable[[ClusterWorker], WorkerLink], kinds: set[tuple[str, ...]]
+    cluster: Cluster, found: Links, link: Callable[[ClusterWorker], WorkerLink], kinds: set[tuple[str, ...]], silent: set[str]
 ) -> None:  # fmt: skip
-    """Link workers that joined, of the kinds that the search has."""
+    """Link workers that joined, of the kinds that the search has, but for those that hang."""
     with suppress(MachineError):  # the scheduler is gone: the next look tells
         cluster.refresh()
-    linked = {each.address for each in found}
+    linked = {each.address for each in found} | silent
     for worker in cluster.workers:
         if worker.address not in linked and worker.identity.model in kinds:
             found.append(link(worker))

@@ -71,7 +71,8 @@ def dask_client(request: ClusterRequest) -> Iterator[Any]:
                 security = _security(distributed)
             check_scheduler(distributed, address, {} if security is None else security.get_connection_args("client"))
         try:
-            client = distributed.Client(target, timeout=_CONNECT_S, security=security, set_as_default=False)
+            # It answered above, so this is for a busy machine; a client whose connection breaks tries as long to have another.
+            client = distributed.Client(target, timeout=_START_S, security=security, set_as_default=False)
         except OSError as error:
             raise _unanswered(error, address) from None
         held.callback(_closed, client)

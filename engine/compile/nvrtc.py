@@ -153,6 +153,7 @@ class NvrtcCompiler:
             kept_bytes=int(plain["kept_bytes"]),
             clock_reads=int(plain["clock_reads"]),
             block_atomics=int(plain["block_atomics"]),
+            lossy_indices=int(plain["lossy_indices"]),
             constants=constants,
             compile_s=time.perf_counter() - begin,
             cached=cached,
@@ -163,7 +164,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            5, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            9, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
+from engine.compile.index_precision import lossy_indices
 from engine.compile.program import Refused, allow_precompiled_headers, compile_text
 from engine.compile.resources import describe
 from engine.compile.toolkit import include_folders
@@ -38,6 +39,7 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
     try:
         kernels = sum(not str(e).startswith("&") for e in request["expressions"])
         described = describe(compiled.code, compiled.names, compiled.log, name, kernels=kernels)
+        described["lossy_indices"] = lossy_indices(compiled.ptx)
     except CompileError as error:
         return {"refused": error.what, "log": compiled.log}, b""
     return {"ok": True, "described": described}, compiled.code

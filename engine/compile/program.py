@@ -26,9 +26,10 @@ class Refused(OptimlError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin, the lowered names of the expressions in their order, and what the compiler and the assembler said."""
+    """A cubin, the PTX that it was assembled from, the expressions' lowered names in order, and what compiler and assembler said."""
 
     code: bytes
+    ptx: str
     names: tuple[str, ...]
     log: str
 
@@ -53,12 +54,13 @@ def compile_text(text: str, name: str, expressions: Sequence[str], options: Sequ
         if status != 0:
             raise Refused(f"NVRTC compiles none of it ({_name(status)})", log=said)
         code = _bytes("CUBIN", program)
+        ptx = _bytes("PTX", program).rstrip(b"\0").decode("utf-8", "replace")
         names = []
         for expression in wanted:
             lowered = ctypes.c_char_p()
             _call("GetLoweredName", program, expression, ctypes.byref(lowered))
             names.append((lowered.value or b"").decode())
-        return Compiled(code, tuple(names), said)
+        return Compiled(code, ptx, tuple(names), said)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -35,6 +35,7 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str, *, kernels
             "kept_bytes": parsed.local_static_bytes,
             "clock_reads": parsed.clock_reads,
             "block_atomics": parsed.block_atomics,
+            "lossy_indices": 0,  # for who has PTX beside it
             "constants": [(name, parsed.variable_bytes(name)) for name in variables],
             "log": clean_log(log),
         }

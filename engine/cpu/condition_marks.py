@@ -165,7 +165,7 @@ def _found(root: Node) -> list[Node]:
     stack = [(root, False)]
     while stack:
         node, inside = stack.pop()
-        if node.type in _SKIPPED:
+        if node.type in _SKIPPED or _assumes(node):
             continue
         inside = inside or node.type == "compound_statement"
         if (value := _declared_value(node)) is not None:
@@ -177,6 +177,12 @@ def _found(root: Node) -> list[Node]:
                     found.setdefault((one.start_byte, one.end_byte), one)
         stack += [(child, inside) for child in reversed(node.children)]
     return list(found.values())
+
+
+def _assumes(node: Node) -> bool:
+    """Whether it is what `__builtin_assume` became: no condition, as nothing is done where it is false."""
+    function = node.child_by_field_name("function") if node.type == "call_expression" else None
+    return function is not None and (function.text or b"").lstrip(b":") == b"optiml::assume"
 
 
 def _declared_value(node: Node) -> Node | None:

@@ -40,11 +40,16 @@ _APPROX = {"ex2": "exp2f", "lg2": "log2f", "rcp": "1.0f/", "sqrt": "sqrtf", "rsq
            "tanh": "tanhf"}  # fmt: skip
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor",
            "exch": "atomicExch", "cas": "atomicCAS", "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
-# Instructions that order, hint or wait: copies are done at once here.
+# Instructions that order or hint.
 _NOTHING = re.compile(
-    r"(?:membar|fence|cp\.async\.(?:commit_group|wait_group|wait_all)|griddepcontrol|nanosleep|prefetch\w*|createpolicy|"
+    r"(?:membar|fence|griddepcontrol|nanosleep|prefetch\w*|createpolicy|"
     r"discard|applypriority)\b.*"
 )
+_COPIES = {  # of asynchronous copies, which arrive as late as they may
+    "cp.async.commit_group": "optiml_copy_close();",
+    "cp.async.wait_group": "optiml::wait_for_copies({0});",
+    "cp.async.wait_all": "optiml::wait_for_all_copies();",
+}
 _SPECIAL = {"%laneid": "optiml::lane()", "%lanemask_lt": "((1u << optiml::lane()) - 1u)", "%warpsize": "32u",
             "%lanemask_le": "(~0u >> (31u - optiml::lane()))", "%lanemask_eq": "(1u << optiml::lane())",
             "%tid.x": "threadIdx.x", "%tid.y": "threadIdx.y", "%tid.z": "threadIdx.z", "%ctaid.x": "blockIdx.x",
@@ -202,7 +207,9 @@ def _body(code: str, names: list[str]) -> Iterator[str]:
         line = line[guard.end() :] if guard else line
         head, _, rest = line.partition(" ")
         operands = tuple(_operand(each, names) for each in _split(rest))
-        if _NOTHING.fullmatch(head):
+        if head in _COPIES:
+            made = _COPIES[head].format(*operands, *("0",) * (not operands))
+        elif _NOTHING.fullmatch(head):
             made = "" if not head.startswith("createpolicy") else f"{operands[0]} = 0;"
         else:
             made = _written(_PtxInstruction(tuple(re.split(r"\.|::", head)), operands))
@@ -264,7 +271,9 @@ def _written(i: _PtxInstruction) -> str:
         return _atomic(i, kind)
     if i.parts[:2] == ("cp", "async") and not i.has("bulk", "mbarrier") and len(operands) >= 3:
         size = f", {operands[3]}" if len(operands) > 3 else f", {operands[2]}"
-        return f"optiml::copy_some(optiml::shared_at({operands[0]}), optiml::at<char>({operands[1]}), {operands[2]}{size});"
+        return (
+            f"optiml_copy_put(optiml::shared_at({operands[0]}), optiml::at<char>({operands[1]}), {operands[2]}{size});"
+        )
     if name in ("bar", "barrier") and i.has("sync") and operands == ("0",):
         return "__syncthreads();"
     if name == "shfl" and i.has("sync") and len(operands) == 5 and i.kind == "b32":

@@ -102,7 +102,7 @@ def _message(kind: str, extra: str, access: _Access) -> str:
         case "crash", "shared_size":
             return f"a shared array exceeds the limit of a block{where}"
         case "undefined", _:
-            return f"shifts by the width of a type or more, or indexes past the end of an array{where}"
+            return f"shifts by the width of a type or more, indexes past the end of an array, or assumes what is false{where}"
         case "crash", _:
             number = int(extra.removeprefix("signal_")) if re.fullmatch(r"signal_\d{1,3}", extra) else 0
             return f"terminates with {_SIGNALS.get(number, 'a signal')}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from engine.process.bounded_output import BoundedOutput
 
 MOST_ELEMENTS = 1 << 18  # that a sampled launch may write: as in runtime/state.h
-MOST_BYTES = 1 << 34  # of one buffer
+MOST_BYTES = 1 << 36  # of one buffer: a quarter of a slot of runtime/screen.cpp
 MOST_APART = 1 << 34  # bytes that a buffer may be moved by
 _LINE = [("buffer", "<u4"), ("block", "<u4"), ("how", "<u8"), ("element", "<u8"), ("value", "V16")]
 _VALUE_AT = 24  # bytes of a line before its value

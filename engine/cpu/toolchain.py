@@ -54,10 +54,11 @@ class Toolchain:
 
     @property
     def strict_flags(self) -> tuple[str, ...]:
-        """Flags for kernels whose undefined behaviour must show: shifts by a type's width or more and indices outside a local array
-        end the run, and variables start from a pattern instead of what a register held.
+        """Flags for kernels whose undefined behaviour must show: shifts by a type's width or more and indices outside an array
+        of fixed length end the run, and variables start from a pattern instead of what a register held.
         """
-        traps = "shift-exponent,bounds" if self.kind == "gcc" else "shift-exponent,array-bounds"
+        # An array at the end of a struct has the length that is written there.
+        traps = "shift-exponent,bounds-strict" if self.kind == "gcc" else "shift-exponent,array-bounds"
         trap = "-fsanitize-undefined-trap-on-error" if self.kind == "gcc" else f"-fsanitize-trap={traps}"
         return (f"-fsanitize={traps}", trap, "-ftrivial-auto-var-init=pattern")
 

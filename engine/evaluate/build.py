@@ -10,6 +10,7 @@ from typing import Protocol
 
 from engine.compile.built import Built, NotBuilt
 from engine.compile.compiler import Compiler, Translation
+from engine.compile.index_precision import WORDS
 from engine.errors import CompileError, OptimlError, SourceError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.guardrails import LIMITS
@@ -87,6 +88,10 @@ class Builder(Analysis):
         if first is not None and self.defences.atomic_scope and built.binary.block_atomics > first.block_atomics:
             reason = "uses block-scope atomics on memory shared between blocks, according to its machine code"
             raise not_built(Outcome.SCREENED_OUT, reason, built.stage_s)
+        lossy = built.binary.lossy_indices & ~first.lossy_indices if first is not None else 0
+        if lossy and self.defences.index_precision:
+            reason = next(words for bit, words in WORDS.items() if lossy & bit)
+            raise not_built(Outcome.SCREENED_OUT, f"{reason}, according to its PTX", built.stage_s)
         return replace(built, by_rules=by_rules)
 
     def _candidate(self, program: Program) -> Built:

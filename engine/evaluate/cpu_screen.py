@@ -16,6 +16,7 @@ from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
+from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import SampledSizes
@@ -75,6 +76,7 @@ class CpuScreen:
         self._strict = builder.defences.undefined
         self._conditions: AddedConditions | None = None
         self._runs: SuggestionRuns | None = None
+        self._variants: EditVariants | None = None
         self._prepared = False
 
     @property
@@ -135,6 +137,9 @@ class CpuScreen:
             raise RefusedError(
                 f"timing case {case.name}: the original kernel fails: {message}", where, "correct the spec's sizes"
             )
+        self._variants = EditVariants(
+            self._spec, self._builder, built, self._build, lambda mixed, now: self._screen(mixed, self._known, now)
+        )
         if self._builder.defences.added_conditions:
             self._conditions = AddedConditions(self._machine, built, self._strict, self._spec)
         return built
@@ -466,15 +471,30 @@ class CpuScreen:
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
-        if self._builder.defences.mixed_magnitudes and self._wide is not None:
-            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide)
+        if self._wide is not None:
+            defences = self._builder.defences
+            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, defences)
             self._mixed.draw(self._random)
 
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
 
-        The evaluation of what is refuted (None: it is not), and what was checked.
+        The evaluation of what is refuted (None: it is not), and what was checked. An edit that differs by architecture is as correct as
+        each of its texts.
         """
+        try:
+            arms = [self.complete(arm) for arm in self._variants.arms(built)] if self._variants is not None else []
+        except OptimlError as error:
+            failure = Failure(f"differs by architecture, and one of its texts is not built: {error.what}")
+            return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=failure), ()
+        verdicts: tuple[Guardrail, ...] = ()
+        for each in (*arms, built):
+            wrong, verdicts = self._confirm(each, evaluation)
+            if wrong:
+                return wrong, verdicts
+        return None, verdicts
+
+    def _confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         assert self._original is not None
         assert self._runs is not None
         self.prepare()
@@ -512,7 +532,12 @@ class CpuScreen:
         if met is not None and met.verdict == "failed":
             failure = Failure(f"{met.name}: {met.detail}")
             return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(met,)), ()
-        return None, tuple(verdict for verdict in (races, sampled, met) if verdict is not None)
+        kept = None
+        if self._variants is not None and self._builder.defences.helpers and not built.by_rules:
+            refuted, kept = self._variants.helpers(built, evaluation)
+            if refuted:
+                return refuted, ()
+        return None, tuple(verdict for verdict in (races, sampled, met, kept) if verdict is not None)
 
     def _met(
         self, watched: Built, known: Sequence[KnownRun], unwatched: Guardrail | None

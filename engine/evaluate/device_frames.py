@@ -39,6 +39,7 @@ class BuiltHead:
     kept_bytes: int
     clock_reads: int
     block_atomics: int
+    lossy_indices: int
     constants: tuple[tuple[str, int], ...]
     stage_s: Mapping[str, float]
     by_rules: bool
@@ -121,8 +122,8 @@ def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[byt
     binary = built.binary
     head = BuiltHead(
         tuple(changed), built.expressions, built.launches, binary.arch, binary.entries, binary.resources, binary.code_hash,
-        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, binary.constants, dict(built.stage_s),
-        built.by_rules,
+        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, binary.lossy_indices,
+        binary.constants, dict(built.stage_s), built.by_rules,
     )  # fmt: skip
     return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
 
@@ -136,7 +137,7 @@ def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kern
     program = original.replace(changed) if original is not None else Program(changed, kernel_file)
     binary = Binary(
         cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads,
-        head.block_atomics, head.constants,
+        head.block_atomics, head.lossy_indices, head.constants,
     )  # fmt: skip
     slice_text = text.decode("utf-8", "replace")
     return Built(program, slice_text, head.expressions, binary, head.launches, head.stage_s, head.by_rules)

@@ -1,149 +1,253 @@
-"""What becomes of intermediate values that vanish or overflow, where the original's result with the same inputs is exact.
+"""What becomes of contents for which an edit may be another program, though it gives the same results with ordinary ones.
 
-An edit that multiplies in another order, or rounds a factor to zero, gives the same results as long as all inputs are ordinary. Beside
-an input that is huge the difference is the whole result. Only elements count at which the original is as close to its twin in double
-precision as rounding allows, also where the huge values are some times larger: sums in another order then overflow as little as its own.
-Only differences count that no rounding explains.
+One input is huge, or all its numbers lie far from zero: an edit that multiplies in another order, rounds a factor to zero or subtracts
+large terms loses the whole result. Most elements are alike: an edit that concludes from some of them what the others are is wrong.
+All are faint, and an edit leaves out what the original adds to them. Some are NaN, and the original passes over them.
+
+Only elements count at which the original is as close to its twin in double precision as rounding allows: beside a huge input also where
+that is some times larger, as sums in another order then overflow as little as its own; beside NaN where the original's result is
+the one without them. Only differences count that no rounding explains.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
-from engine.model import Failure
+from engine.model import Failure, LaunchConfig
+from engine.spec.alike import ALIKE, alike, faint, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.magnitudes import HUGE, Mix, mixed, mixes
+from engine.spec.magnitudes import AWAY, HUGE, Mix, away, mixed, mixes
+from engine.verify.defences import ALL, Defences
 from engine.verify.widen import wide_buffers, wide_scalars
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[Any]]
+    Marks = dict[str, NDArray[np.bool_]]
 
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
 _ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
+# Draws of contents far from zero, where the original must be exact: of few elements, and of many. Ours
+_DRAWS, _FEW_DRAWS = 10, 2
+_BY_RULE = 0.9  # of all elements: where sums are exact by luck fewer are, where terms cancel out more. Ours
 _DEADLINE_S = 4.0
 
 
 @dataclass(frozen=True)
-class _Mixed:
-    """One run of the original, with the elements of each output at which it is exact, and the exact results."""
+class _ContentsTrial:
+    """Contents for one case, and others that say at which elements the original's results with them count.
 
-    mix: Mix
-    job: CpuJob
+    With "larger" ones it must be exact too; with all "others" of its kind nearly everywhere, so that it is not by luck. With "plain"
+    ones it must give the same. "usual" ones say how large results are.
+    """
+
+    words: str
     case: int
-    exact: Mapping[str, NDArray[np.bool_]]
+    contents: tuple[Arrays, ...]
+    beside: Literal["larger", "others", "plain", "usual"]
+    order: int
+
+    @property
+    def tried(self) -> tuple[Arrays, ...]:
+        """The contents that candidates are run with."""
+        return self.contents if self.beside == "others" else self.contents[:1]
+
+
+@dataclass(frozen=True)
+class _KnownContents:
+    """Contents of a trial with the elements of each output that count, the results there, and the magnitude of a usual result."""
+
+    trial: _ContentsTrial
+    buffers: Arrays
+    counts: Marks
     results: Arrays
+    usual: Mapping[str, float]
 
 
 @dataclass
 class MixedMagnitudes:
-    """Runs beside one original on its largest check case; `wide` is its twin in double precision."""
+    """Runs beside one original; `wide` is its twin in double precision."""
 
     spec: KernelSpec
     machine: CpuMachine
     original: Built
     wide: CpuBinary
-    _runs: list[_Mixed] = field(default_factory=list, init=False)
+    defences: Defences = ALL
+    _runs: list[_KnownContents] = field(default_factory=list, init=False)
 
     def draw(self, rng: random.Random) -> None:
         """Run the original and its twin on newly drawn contents."""
-        spec = self.spec
-        index = max(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
-        case, launches = spec.check[index], self.original.launches[index]
-        values, drawn = scalars(spec, case), mixes(spec, rng)
-        jobs, larger = list[CpuJob](), list[CpuJob]()
-        for turn, mix in enumerate(drawn):
-            seed = rng.getrandbits(40)
-            declared = poisoned(spec, case, seed, "declared")
-            for room, those in ((_ROOM, jobs), (1.0, larger)):
-                those.append(CpuJob(launches, mixed(spec, declared, mix, seed, room), values, turn % 3))
-        if not jobs:
+        trials = list(self._trials(rng))
+        if not trials:
             return
-        usual, beyond = self._exact(jobs), self._exact(larger)
-        for mix, job, here, there in zip(drawn, jobs, usual, beyond, strict=True):
-            if here is None or there is None:
-                continue
-            exact = {name: at & there[0][name] for name, at in here[0].items()}
-            if any(at.any() for at in exact.values()):
-                self._runs.append(_Mixed(mix, job, index, exact, here[1]))
+        jobs = [self._job(self.original.launches, trial, each) for trial in trials for each in trial.contents]
+        # Whole numbers have no twin to compare with: those that hang on the order of threads do not count.
+        again = [replace(job, order=job.order + 1) for job in jobs]
+        runs = self.machine.run_many(self.original.extra, [*jobs, *again], deadline_s=_DEADLINE_S)
+        twins = self.machine.run_many(self.wide, [self._twin(job) for job in jobs], deadline_s=_DEADLINE_S)
+        together = list(zip(runs, runs[len(jobs) :], twins, strict=False))
+        for trial in trials:
+            own, together = together[: len(trial.contents)], together[len(trial.contents) :]
+            if not any(run.findings for each in own for run in each):
+                self._add(trial, [_TrialOutputs(*(run.outputs for run in each)) for each in own])
 
-    def _exact(self, jobs: Sequence[CpuJob]) -> list[tuple[dict[str, NDArray[np.bool_]], Arrays] | None]:
-        """Of each job the elements of each output at which the original is exact, and the exact results. None: it fails there."""
+    def _add(self, trial: _ContentsTrial, results: Sequence[_TrialOutputs]) -> None:
+        """Keep a trial by what the original and its twin make of each of its contents."""
+        counts = dict[str, Any]()
+        for name, own in results[0].own.items():
+            dtype = self._dtype(name)
+            if dtype.kind == "float":
+                exact = [_exact(dtype, each.own[name], each.twin[name].astype(np.float64)) for each in results]
+                counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
+                if trial.beside == "larger":
+                    counts[name] &= results[1].twin[name] != 0
+                elif trial.beside == "others":
+                    counts[name] = np.full(own.shape, np.mean(exact) >= _BY_RULE)
+            elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
+                counts[name] = own == results[0].again[name]
+            if trial.beside == "plain" and name in counts:
+                counts[name] &= own == results[1].own[name]
+        usual = {n: _rms(self._dtype(n).to_float64(results[-1].own[n])) for n in counts if self._float(n)}
+        for buffers, each in zip(trial.tried, results, strict=False):
+            wanted = {n: each.twin[n].astype(np.float64) if n in usual else each.own[n] for n in counts}
+            own_counts = counts
+            if trial.beside in ("larger", "others"):  # beside zeros there is no relative error
+                own_counts = {name: at & (wanted[name] != 0) for name, at in counts.items()}
+            if trial.beside == "others":
+                own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
+            if any(at.any() for at in own_counts.values()):
+                self._runs.append(_KnownContents(trial, buffers, own_counts, wanted, usual))
+
+    def _twin(self, job: CpuJob) -> CpuJob:
+        buffers = wide_buffers(self.spec, dict(job.buffers))
+        return replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))
+
+    def _trials(self, rng: random.Random) -> Iterator[_ContentsTrial]:
         spec = self.spec
-        twins = [
-            replace(job, buffers=wide_buffers(spec, dict(job.buffers)), scalars=wide_scalars(spec, job.scalars))
-            for job in jobs
-        ]
-        runs = self.machine.run_many(self.original.extra, jobs, deadline_s=_DEADLINE_S)
-        wides = self.machine.run_many(self.wide, twins, deadline_s=_DEADLINE_S)
-        found: list[tuple[dict[str, NDArray[np.bool_]], Arrays] | None] = []
-        for run, wide in zip(runs, wides, strict=True):
-            if run.findings or wide.findings:
-                found.append(None)
-                continue
-            results = {a.name: wide.outputs[a.name].astype(np.float64) for a in self._outputs(run.outputs)}
-            found.append(({n: _exact(self._dtype(n), run.outputs[n], results[n]) for n in results}, results))
-        return found
+        by_size = sorted(range(len(spec.check)), key=lambda i: bytes_needed(spec, spec.check[i]))
+
+        def declared(case: int) -> tuple[int, dict[str, NDArray[Any]]]:
+            seed = rng.getrandbits(40)
+            return seed, poisoned(spec, spec.check[case], seed, "declared")
+
+        if self.defences.mixed_magnitudes:
+            for turn, mix in enumerate(mixes(spec, rng)):
+                seed, buffers = declared(by_size[-1])
+                pair = (mixed(spec, buffers, mix, seed, _ROOM), mixed(spec, buffers, mix, seed))
+                yield _ContentsTrial(_said(mix), by_size[-1], pair, "larger", turn % 3)
+            for turn, mix in enumerate(away(spec, rng)):  # a sum of many such numbers is exact by luck alone
+                for case, draws in {by_size[-1]: _FEW_DRAWS, by_size[0]: _DRAWS}.items():
+                    drawn = [declared(case) for _ in range(draws)]
+                    several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
+                    yield _ContentsTrial(_said(mix), case, several, "others", turn % 3)
+        if self.defences.alike_inputs:
+            for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
+                seed, buffers = declared(case)
+                yield _ContentsTrial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
+            for turn, case in enumerate(by_size):
+                seed, buffers = declared(case)
+                if (small := faint(spec, buffers, seed)) is not None:
+                    yield _ContentsTrial("faint inputs", case, (small, buffers), "usual", turn % 3)
+        if self.defences.ignored_nan:
+            for turn, case in enumerate(by_size):
+                seed, buffers = declared(case)
+                if (both := with_nan(spec, buffers, seed)) is not None:
+                    yield _ContentsTrial("NaN, which the original passes over", case, both, "plain", turn % 3)
+
+    def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _ContentsTrial, buffers: Arrays) -> CpuJob:
+        values = scalars(self.spec, self.spec.check[trial.case])
+        return CpuJob(tuple(launches[trial.case]), buffers, values, trial.order)
 
     def judge(self, built: Built) -> Failure | None:
         """What is wrong with a candidate on the same contents."""
-        jobs = [CpuJob(built.launches[r.case], r.job.buffers, r.job.scalars, r.job.order) for r in self._runs]
+        runs = [known for known in self._runs if known.trial.beside != "plain" or not built.by_rules]
+        jobs = [self._job(built.launches, known.trial, known.buffers) for known in runs]
         if not jobs:
             return None
-        for known, run in zip(
-            self._runs, self.machine.run_many(built.extra, jobs, deadline_s=_DEADLINE_S), strict=True
-        ):
-            name = self.spec.check[known.case].name
+        for known, run in zip(runs, self.machine.run_many(built.extra, jobs, deadline_s=_DEADLINE_S), strict=True):
+            name, words = self.spec.check[known.trial.case].name, known.trial.words
             faults = [found for found in run.findings if found.kind != "timeout"]
             if faults:
-                return Failure(f"{faults[0].message} ({_said(known.mix)})", case=name)
-            if not run.findings and (failure := self._differing(known, run.outputs, name)):
+                return Failure(f"{faults[0].message} (with {words})", case=name)
+            if run.findings:
+                continue
+            if failure := self._differing(known, run.outputs, name):
                 return failure
+            if all(at.all() for at in known.counts.values()) and len(known.counts) == len(run.outputs):
+                built.extra.saw(run)
         return None
 
-    def _differing(self, known: _Mixed, outputs: Arrays, case: str) -> Failure | None:
-        for name, exact in known.exact.items():
-            wanted, got = known.results[name], self._dtype(name).to_float64(outputs[name])
-            with np.errstate(invalid="ignore", over="ignore"):
-                wrong = exact & ~(np.abs(got - wanted) <= _GROSS * np.abs(wanted))
+    def _differing(self, known: _KnownContents, outputs: Arrays, case: str) -> Failure | None:
+        for name, counts in known.counts.items():
+            wanted, got = known.results[name], outputs[name]
+            if self._float(name):
+                got = self._dtype(name).to_float64(got)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    size = np.where(wanted == 0, known.usual[name], np.abs(wanted))
+                    wrong = counts & ~(np.abs(got - wanted) <= _GROSS * size)
+            else:
+                wrong = counts & (got != wanted) & ~self._near(name, wanted, got)
             if wrong.any():
                 at = int(wrong.argmax())
                 expected, actual = float(wanted[at]), float(got[at])
                 return Failure(
                     f"'{name}' differs at {int(wrong.sum())} of {wrong.size} elements, first at index {at}: {actual:.9g} instead "
-                    f"of {expected:.9g} ({_said(known.mix)})",
+                    f"of {expected:.9g} (with {known.trial.words})",
                     case=case, argument=name, index=at, expected=expected, got=actual,
                 )  # fmt: skip
         return None
 
-    def _outputs(self, outputs: Arrays) -> list[Any]:
-        return [a for a in self.spec.arguments if a.name in outputs and self._dtype(a.name).kind == "float"]
+    def _near(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where whole numbers are as close as a tolerance that the spec declares for them allows, or by one."""
+        argument = self.spec.argument(name)
+        if self.spec.tolerance is None and argument.tolerance is None:
+            return np.zeros(wanted.shape, np.bool_)
+        near: NDArray[np.bool_] = np.abs(wanted.astype(np.float64) - got.astype(np.float64)) <= 1.0
+        return near
+
+    def _float(self, name: str) -> bool:
+        return self._dtype(name).kind == "float"
 
     def _dtype(self, name: str) -> DType:
         return parse_dtype(self.spec.argument(name).type)
 
 
+class _TrialOutputs(NamedTuple):
+    """Outputs for the same contents: the original's, in another order of threads, and its twin's in double precision."""
+
+    own: Arrays
+    again: Arrays
+    twin: Arrays
+
+
 def _exact(dtype: DType, original: NDArray[Any], wide: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where the original's result is the exact one but for rounding, and a normal number."""
+    """Where the original's result is the exact one but for rounding: a normal number, or zero."""
     own, size = dtype.to_float64(original), np.abs(wide)
     with np.errstate(invalid="ignore", over="ignore"):
         close = np.abs(own - wide) <= _EXACT_ULPS * dtype.epsilon * size
-    found: NDArray[np.bool_] = close & (size >= dtype.tiny) & (size <= float(dtype.limits[1]))
+    normal = (size >= dtype.tiny) & (size <= float(dtype.limits[1]))
+    found: NDArray[np.bool_] = close & (normal | (size == 0))
     return found
 
 
+def _rms(values: NDArray[Any]) -> float:
+    finite = values[np.isfinite(values)].astype(np.float64)
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
 def _said(mix: Mix) -> str:
-    huge = next(name for name, magnitude in mix.items() if magnitude == HUGE)
-    rest = next((magnitude for magnitude in mix.values() if magnitude != HUGE), "")
-    return f"with '{huge}' huge" + (f", the other inputs {rest}" if rest else "")
+    name = next(name for name, magnitude in mix.items() if magnitude in (HUGE, AWAY))
+    rest = next((magnitude for magnitude in mix.values() if magnitude != mix[name]), "")
+    return f"'{name}' {mix[name]}" + (f", the other inputs {rest}" if rest else "")

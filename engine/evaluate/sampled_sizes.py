@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.compile.built import Built
-from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun
+from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding
 from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample, Writes
 from engine.errors import OptimlError
+from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking
 from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
@@ -34,9 +34,11 @@ _TILE = 65_521  # elements after which first contents repeat: a prime, so that n
 _CONTENTS = 8  # first contents of the buffers, which the sizes have in turn: drawing and writing them takes longer than the runs. Ours
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
 BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is large: what takes longer is left out. Ours
-_MOST_BLOCKS = 96  # of a candidate's sample
-_MOST_A_SIDE = 4  # blocks of a candidate in the place of one of the original, along one axis
+_FRACTION = 16  # of a size at which an edit does not end: where it is done at once there, it does not end at all. Ours
+_AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
 _LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
+_AT_A_TIME = 64  # samples, after each of which the time is looked at: so many are always run. Ours
+_MOST_S = 40.0  # of cores, after which no more begin: tiles of a matrix product take half a second each. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
@@ -45,7 +47,7 @@ _PLAIN_NOISE = (
 )
 _DOUBTED = ("uninitialised", "timeout", "deadlock")  # what may come of the blocks that are left out
 
-Run = Callable[[CpuBinary, Sequence[CpuJob]], list[CpuRun]]
+Run = Callable[[CpuBinary, Sequence[CpuJob], float], list[CpuRun]]  # within a deadline of processor time
 
 
 @dataclass
@@ -77,11 +79,15 @@ class _Wanted(NamedTuple):
 class Machinery:
     """What the samples need of an evaluator. Launches raise OptimlError where a size cannot be launched."""
 
-    run: Run
+    within: Run
     launches: Callable[[Program, Sizes], tuple[LaunchConfig, ...]]
     whole: Callable[[Built, Case], Failure | bool]  # whether it is right, run whole; False: too large for that
     widened: Callable[[CpuJob], tuple[CpuBinary, CpuJob] | None]
-    briefly: Run  # `run` with less time, for sizes whose sampled blocks may have much to do
+    cores: int = 1  # that `within` works with
+
+    def run(self, binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+        """Runs within the deadline of a sample."""
+        return self.within(binary, jobs, SAMPLE_DEADLINE_S)
 
 
 @dataclass
@@ -127,9 +133,8 @@ class SampledSizes:
         for at, run in some.items():
             if endless := self._endless(pairs[at][0], run, built):
                 return endless, Guardrail(NAME, "failed", endless.reason)
-        others = [at for at in range(len(jobs)) if at not in some]
-        some |= dict(zip(others, self.machinery.run(built.extra, [jobs[at] for at in others]), strict=True))
-        runs = [some[at] for at in range(len(jobs))]
+        some |= self._others(built.extra, {at: job for at, job in enumerate(jobs) if at not in some}, pairs)
+        pairs, runs = [pairs[at] for at in sorted(some)], [some[at] for at in sorted(some)]
         usual = [
             (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
         ]
@@ -149,6 +154,20 @@ class SampledSizes:
         missed = f"; {len(runs) - seen} could not be compared, first: {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes not in any case{missed}")
 
+    def _others(
+        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], pairs: Sequence[tuple[_Known, CpuJob]]
+    ) -> dict[int, CpuRun]:
+        """Runs of these jobs: the large sizes and some others at any rate, the rest, in random order, while there is time."""
+        usual = [at for at in jobs if not pairs[at][0].large]
+        self.rng.shuffle(usual)
+        order = [*(at for at in jobs if pairs[at][0].large), *usual]
+        found: dict[int, CpuRun] = {}
+        begin = time.monotonic()
+        while order and (not found or (time.monotonic() - begin) * self.machinery.cores < _MOST_S):
+            some, order = order[:_AT_A_TIME], order[_AT_A_TIME:]
+            found |= zip(some, self.machinery.run(binary, [jobs[at] for at in some]), strict=True)
+        return found
+
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
         if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
@@ -161,7 +180,9 @@ class SampledSizes:
         """A failure, or whether something could be compared."""
         case = known.case
         if run.findings:
-            kinds = {finding.kind for finding in run.findings}
+            kinds = {finding.kind for finding in run.findings if not _of_the_block(finding, job)}
+            if known.long and kinds == {"timeout"}:
+                return self._never_ends(known, built) or False
             if kinds & set(_DOUBTED) or (known.loose and "misaligned" in kinds):
                 return False
             return Failure(f"{run.findings[0].message} (at {case.name})", case=case.name)
@@ -189,6 +210,26 @@ class SampledSizes:
             if regular
             else False
         )
+
+    def _never_ends(self, known: _Known, built: Built) -> Failure | None:
+        """Whether a candidate does not end where one size alone is large and the original ends soon, but does at once at a part of it."""
+        part = Case("", fraction(known.case.sizes, _FRACTION))
+        try:
+            _, job = self._placed(part, self._contents[0], loose=False)
+            (launch,) = self.machinery.launches(built.program, part.sizes)
+        except OptimlError:
+            return None
+        if job is None or job.sample is None:
+            return None
+        blocks = counterparts(job.sample.blocks, job.launches[0], launch)
+        (run,) = self.machinery.within(built.extra, [_with_blocks(job, launch, blocks)], _AT_ONCE_S)
+        if run.findings:
+            return None
+        name = next(name for name, value in part.sizes.items() if value != known.case.sizes[name])
+        return Failure(
+            f"does not end at {known.case.name}, but at once at {name} = {part.sizes[name]}: a loop's counter is too narrow",
+            case=known.case.name,
+        )  # fmt: skip
 
     def _differs(self, known: _Known, name: str, entries: NDArray[Any], old: Arrays, new: Arrays) -> Failure | None:
         """Where the contents of entries that both wrote are further apart than rounding."""
@@ -298,18 +339,20 @@ class SampledSizes:
         self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
         for turn, (each, large, long) in enumerate(sizes):
             loose = not large and turn % _LOOSE == _LOOSE - 1
-            case = Case(", ".join(f"{name} = {value}" for name, value in sorted(each.items())), each)
-            try:
-                launch, job = self._placed(case, self._contents[turn % _CONTENTS], loose)
-            except OptimlError:
-                continue
-            if job is None:
-                self._why = "dependent inputs are not generated for large sizes"
-                return
-            wanted.append(_Wanted(case, large, launch, job, loose, long))
+            for sizes in (each, *(shrinking(each) if long else ())):
+                case = Case(", ".join(f"{name} = {value}" for name, value in sorted(sizes.items())), sizes)
+                try:
+                    launch, job = self._placed(case, self._contents[turn % _CONTENTS], loose)
+                except OptimlError:
+                    continue
+                if job is None:
+                    self._why = "dependent inputs are not generated for large sizes"
+                    return
+                wanted.append(_Wanted(case, large, launch, job, loose, long))
+                break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
         runs = self.machinery.run(self.original.extra, [one.job for one in usual])
-        runs += self.machinery.briefly(self.original.extra, [one.job for one in brief])
+        runs += self.machinery.within(self.original.extra, [one.job for one in brief], BRIEF_DEADLINE_S)
         self._known = [
             _Known(one.case, one.large, one.launch, one.job, run, one.loose, one.long)
             for one, run in zip((*usual, *brief), runs, strict=True)
@@ -328,7 +371,7 @@ class SampledSizes:
                 continue
             if job is not None:
                 jobs.append((case, job))
-        runs = self.machinery.briefly(self.original.extra, [job for _, job in jobs])
+        runs = self.machinery.within(self.original.extra, [job for _, job in jobs], BRIEF_DEADLINE_S)
         for (case, _), ended in zip(jobs, runs, strict=True):
             for finding in ended.findings:
                 if finding.kind == "out_of_bounds":
@@ -355,40 +398,14 @@ class SampledSizes:
         return CpuJob((launch,), contents, scalars(self.spec, case), 0, sample=sample)
 
 
-def corners(launch: LaunchConfig, rng: random.Random) -> tuple[int, ...]:
-    """The first and the last block, their neighbours along each axis, and two of those between."""
-    x, y, z = launch.grid
-    last = x * y * z - 1
-    steps = [0, *(step for step, extent in ((1, x), (x, y), (x * y, z)) if extent > 1)]
-    near = {at for step in steps for at in (step, last - step)}
-    return tuple(sorted({*near, rng.randint(0, last), rng.randint(0, last)}))
-
-
-def counterparts(blocks: Sequence[int], old: LaunchConfig, new: LaunchConfig) -> tuple[int, ...]:
-    """The blocks of another launch that lie where these lie, axis by axis and in linear order."""
-    if old.grid == new.grid:
-        return tuple(blocks)
-    (x, y, _), last = new.grid, new.blocks - 1
-    found = {0, last}
-    for block in blocks:
-        place = (block % old.grid[0], block // old.grid[0] % old.grid[1], block // old.grid[0] // old.grid[1])
-        sides = [_scaled(at, o, n) for at, o, n in zip(place, old.grid, new.grid, strict=True)]
-        found |= {i + x * (j + y * k) for i, j, k in itertools.product(*sides)}
-        found |= set(_scaled(block, old.blocks, new.blocks))
-    chosen = sorted(found)
-    step = max(1, math.ceil(len(chosen) / _MOST_BLOCKS))
-    return tuple(sorted({*chosen[::step], 0, last}))
-
-
-def _scaled(at: int, old: int, new: int) -> list[int]:
-    first, last = at * new // old, max(at * new // old, ((at + 1) * new - 1) // old)
-    near = (first - 1, *range(first, min(last + 1, first + _MOST_A_SIDE)), last, last + 1)  # both grids are rounded up
-    return sorted({v for v in near if 0 <= v < new})
-
-
 def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
     assert job.sample is not None
     return replace(job, launches=(launch,), sample=replace(job.sample, blocks=tuple(blocks)))
+
+
+def _of_the_block(finding: Finding, job: CpuJob) -> bool:
+    """Whether what was read before it was written is the block's own: the blocks that are left out write none of it."""
+    return finding.kind == "uninitialised" and finding.array != "" and finding.array not in job.buffers
 
 
 def _missing(old: CpuRun, new: CpuRun) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import threading
@@ -18,9 +17,9 @@ from engine.evaluate.contained import unexpected
 from engine.evaluate.cpu_screen import CpuScreen
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.kernel_spec import KernelSpec
+from engine.verify.compiler_arms import compiler_arms
 
 NAME = "also checked on the CPU"
-_NICE = 10  # ours: behind the compilers and the threads that time
 _UNDECIDED = frozenset({Outcome.TIMED_OUT})  # the GPU ran it to its end: the CPU is slow
 
 Opinion = tuple[Evaluation | None, tuple[Guardrail, ...]]
@@ -34,7 +33,7 @@ class SecondOpinion:
         self._opening: Future[CpuScreen] | None = None
 
     def open_beside(self, original: Built) -> None:
-        """Begin with the original, in a thread and processes that everything else on the machine goes before."""
+        """Begin with the original in a thread, so that the first suggestion does not wait for it."""
         if self._opening is None:
             self._opening = Future()
             # A daemon: whoever ends the search early does not wait for it, and its processes end with it.
@@ -42,7 +41,6 @@ class SecondOpinion:
 
     def _open(self, original: Built, opening: Future[CpuScreen]) -> None:
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             screen = CpuScreen(self._spec, self._builder, self._machine(), random.Random(secrets.randbits(64)))
             screen.open(original)
             screen.prepare()
@@ -53,9 +51,17 @@ class SecondOpinion:
     def judge(self, original: Built, built: Built) -> Opinion:
         """The evaluation of what is refuted (None: it is not), and what was checked or why it was not."""
         try:
-            return self._judge(original, built)
+            opinion = self._judge(original, built)
         except Exception as error:
-            return _unchecked(unexpected(error))
+            opinion = _unchecked(unexpected(error))
+        if (
+            opinion[0] is None
+            and opinion[1][0].verdict == "not checked"
+            and compiler_arms(original.program, built.program)
+        ):
+            failure = Failure(f"differs by architecture, and that was not checked on the CPU: {opinion[1][0].detail}")
+            return Evaluation(Outcome.SCREENED_OUT, failure=failure), ()
+        return opinion
 
     def _judge(self, original: Built, built: Built) -> Opinion:
         self.open_beside(original)

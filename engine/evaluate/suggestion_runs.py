@@ -11,7 +11,7 @@ from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun
 from engine.errors import OptimlError
 from engine.evaluate.known_runs import KnownRun
-from engine.evaluate.sampled_sizes import BRIEF_DEADLINE_S, SAMPLE_DEADLINE_S, Machinery, SampledSizes
+from engine.evaluate.sampled_sizes import Machinery, SampledSizes
 from engine.model import Failure, LaunchConfig, Program
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
@@ -45,16 +45,15 @@ class SuggestionRuns:
     def samples(self, original: Built, rng: random.Random) -> SampledSizes:
         """The sampled sizes of a run; `original` is what runs there."""
 
-        def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
-            return self.machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
-
-        def briefly(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
-            return self.machine.run_many(binary, jobs, deadline_s=BRIEF_DEADLINE_S)
+        def within(binary: CpuBinary, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+            return self.machine.run_many(binary, jobs, deadline_s=deadline_s)
 
         def whole(built: Built, case: Case) -> Failure | bool:
             return self.whole(built, case, rng)
 
-        return SampledSizes(self.spec, Machinery(run, self.launch, whole, self._widened, briefly), original, rng)
+        return SampledSizes(
+            self.spec, Machinery(within, self.launch, whole, self._widened, self.machine.jobs), original, rng
+        )
 
     def whole(self, built: Built, case: Case, rng: random.Random, most: int = _MOST_WHOLE_THREADS) -> Failure | bool:
         """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""

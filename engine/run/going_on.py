@@ -55,6 +55,9 @@ def settle(
     if earlier.ended:
         return _continued(_more(options, earlier), out, earlier, "its result is missing")
     left = replace(earlier.budget, interrupt=options.budget.interrupt, exhaust=options.budget.exhaust)
+    most_s = on_top(options.budget, earlier).seconds
+    if most_s is not None and left.seconds is not None:  # less than the rest, where that is what is asked for
+        left = replace(left, seconds=min(left.seconds, most_s))
     rest = replace(options, resume=True, budget=left)
     return _continued(rest, out, earlier, "it had not finished, and has the rest of its budget")
 

@@ -1,4 +1,4 @@
-"""Contents whose magnitudes differ between a kernel's inputs: one near the end of its type's range, the others ordinary."""
+"""Contents that differ between a kernel's inputs: one near the end of its type's range, or far from zero, the others ordinary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from engine.spec.kernel_spec import KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
-HUGE, SPREAD, SMALL = "huge", "spread", "small"
+HUGE, SPREAD, SMALL, AWAY = "huge", "spread", "small", "far from zero"
 _HUGE, _TOP, _END = 0.3, 0.9, 0.999  # powers of a type's largest number: half of the huge values lie beyond _TOP
 _SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor overflow in single precision
 _SMALL = (
     -0.08
 )  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
+_STEPS = 3  # even numbers above one where neighbours are 1 apart: the sum of two of these is exact. Ours
 MOST = 12  # mixes of one kernel; ours
 
 Mix = Mapping[str, str]  # the magnitude of each float input that the spec fills with a normal distribution
@@ -26,12 +27,23 @@ Mix = Mapping[str, str]  # the magnitude of each float input that the spec fills
 
 def mixes(spec: KernelSpec, rng: random.Random) -> tuple[Mix, ...]:
     """Each input in turn huge beside others that are spread or small; at most `MOST`, drawn."""
-    names = [a.name for a in spec.arguments if a.role in ("in", "inout") and a.fill.kind == "normal" and _float(a.type)]
+    names = _normal(spec)
     found: list[Mix] = []
     for name in names:
         for rest in (SPREAD, SMALL) if len(names) > 1 else (SPREAD,):
             found.append({each: HUGE if each == name else rest for each in names})
     return tuple(found if len(found) <= MOST else rng.sample(found, MOST))
+
+
+def away(spec: KernelSpec, rng: random.Random) -> tuple[Mix, ...]:
+    """Each input in turn far from zero, as few steps of its type apart as numbers around a large mean; at most `MOST`, drawn."""
+    names = _normal(spec)
+    found: list[Mix] = [{each: AWAY if each == name else SPREAD for each in names} for name in names]
+    return tuple(found if len(found) <= MOST else rng.sample(found, MOST))
+
+
+def _normal(spec: KernelSpec) -> list[str]:
+    return [a.name for a in spec.arguments if a.role in ("in", "inout") and a.fill.kind == "normal" and _float(a.type)]
 
 
 def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 1.0) -> Arrays:
@@ -43,6 +55,8 @@ def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 
         most = float(dtype.limits[1])
         if magnitude == SMALL:
             new = np.copysign(most**_SMALL * rng.uniform(0.5, 1.0, old.size), old)
+        elif magnitude == AWAY:
+            new = (1.0 + 0.5 * rng.random()) / dtype.epsilon // 2.0 * 2.0 + 2.0 * rng.integers(0, _STEPS, old.size)
         elif magnitude == SPREAD:
             new = np.copysign(np.exp2(rng.uniform(*_SPREAD, old.size)), old)
         else:

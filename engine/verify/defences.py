@@ -16,7 +16,9 @@ class Defences:
     atomic_scope: bool = (
         True  # machine code has no more atomics of a block's scope on memory of all blocks than the original's
     )
+    index_precision: bool = True  # PTX may not put indices through fewer bits than the original's
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
+    helpers: bool = True  # CPU: functions that other files may call compute what they did
     names: bool = True  # no other code of the include graph uses a name that an edit introduces
     assumptions: bool = True  # no visible caller breaks what an edit takes for granted
     shapes: bool = True  # all check shapes; off: only the first
@@ -24,7 +26,11 @@ class Defences:
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
     infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined
-    mixed_magnitudes: bool = True  # CPU: one input huge beside ordinary ones, where the original's results are exact
+    mixed_magnitudes: bool = (
+        True  # CPU: one input huge, or far from zero, beside ordinary ones, where the original's results are exact
+    )
+    alike_inputs: bool = True  # CPU: most elements of an input are one value
+    ignored_nan: bool = True  # CPU: NaN also where the original passes over them
     module_states: bool = (
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
     )

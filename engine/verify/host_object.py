@@ -70,7 +70,11 @@ def differing_host(before: bytes, after: bytes, kernels: frozenset[str]) -> str 
     data = {
         name
         for name in {*old.data, *new.data}
-        if not _OURS.fullmatch(name) and not stubs.search(name) and old.data.get(name) != new.data.get(name)
+        if not _OURS.fullmatch(name)
+        and not stubs.search(name)
+        and old.data.get(name) != new.data.get(name)
+        # What stands in host code for a table in constant memory: the host's text, which is the same, has no such name.
+        and not (name in new.empty and name not in old.data)
     }
     return min(data, default=None)
 
@@ -81,6 +85,7 @@ class _Object:
     data: dict[str, tuple[int, bytes]]  # of variables: size, and what they begin with
     weak: frozenset[str]
     local: frozenset[str]
+    empty: frozenset[str]  # variables of the file alone that begin as zeros
     constructors: int
 
 
@@ -107,7 +112,7 @@ def _parsed(elf: Any) -> _Object:
             references = [_reference(r, symbols, sections) for r in (table.iter_relocations() if table else ())]
             functions[name] = _Function(section.data(), tuple(references))
     data: dict[str, tuple[int, bytes]] = {}
-    weak, local = set[str](), set[str]()
+    weak, local, empty = set[str](), set[str](), set[str]()
     for symbol in symbols:
         kind, bind, index = symbol["st_info"]["type"], symbol["st_info"]["bind"], symbol["st_shndx"]
         name = public_name(symbol.name)
@@ -125,10 +130,14 @@ def _parsed(elf: Any) -> _Object:
             start, size = int(symbol["st_value"]), int(symbol["st_size"])
             if bind == "STB_LOCAL" and section.name.startswith(".rodata"):
                 continue  # constants of the file, which may serve the launch alone: their text is compared
+            if bind == "STB_LOCAL" and section["sh_type"] == "SHT_NOBITS":
+                empty.add(name)
             held = b"" if section["sh_type"] == "SHT_NOBITS" else section.data()[start : start + size]
             data[name] = size, held
     arrays = [s for s in sections if s.name.startswith((".init_array", ".ctors", ".preinit_array"))]
-    return _Object(functions, data, frozenset(weak), frozenset(local), sum(int(s["sh_size"]) for s in arrays))
+    return _Object(
+        functions, data, frozenset(weak), frozenset(local), frozenset(empty), sum(int(s["sh_size"]) for s in arrays)
+    )
 
 
 def _reference(relocation: Any, symbols: list[Any], sections: list[Any]) -> tuple[int, int, str, int]:

@@ -24,10 +24,15 @@ from engine.spec.constant_memory import changed_declaration
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 from engine.spec.tables import split_kernel, tables_of
+from engine.verify.async_copies import ADDRESS, copy_statements
+from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
+from engine.verify.constant_tables import is_constant_table
 from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
+from engine.verify.promises import NAME as PROMISE
+from engine.verify.promises import promises_hold
 
 _BY_COMPILER = "depends on how it is compiled, so the checked code may differ from the user's build"
 # Names that a candidate may not bring in, each with what they would allow. The original may have them.
@@ -66,6 +71,9 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
     """
     if candidate.kernel_file != original.kernel_file or set(candidate.files) != set(original.files):
         return "adds or removes files"
+    if arms := compiler_arms(original, candidate):
+        reasons = (screen(original, arm, spec, defences) for arm in arms)
+        return next((reason for reason in reasons if reason), None)
     try:
         for path in sorted(candidate.files):
             before, after = original.files[path], candidate.files[path]
@@ -198,7 +206,7 @@ class _Items:
 
     def __init__(self, before: Form, after: Form, original: Program, spec: KernelSpec, reading: Reading) -> None:
         self.before = _before(_Asked(before.code, original.digest, reading, spec, original))
-        self.old, self.new = self.before.items, items_of(after.code)
+        self.old, self.new, self.spec = self.before.items, items_of(after.code), spec
 
     def reason(self) -> str | None:
         for item in self.new:
@@ -219,8 +227,13 @@ class _Items:
         )
         if lasting and not set(item.defines) <= self.before.known:
             return f"keeps a variable that outlives a launch ('{item.defines[0][:60] if item.defines else ''}')"
+        copies, _ = copy_statements(item.tokens)
         for token in _flat(item.tokens):
             if token.kind != "name" or token.text in self.before.names:
+                continue
+            if token.text == PROMISE and promises_hold(item, self.spec):
+                continue
+            if token.start in copies or (copies and token.text == ADDRESS):
                 continue
             for pattern, what in _RULES:
                 if pattern.match(token.text) and not _is_attribute(token.text, item):
@@ -300,7 +313,7 @@ class _Items:
                     yield "device", item.defines, tuple(t.text for t in item.tokens)
             elif item.kind == "function":
                 yield "host", item.defines, tuple(t.text for t in unlaunched(item, self.before.kernels))
-            elif self._is_new(item, first) or self._is_constant(item, first):
+            elif self._is_new(item, first) or self._is_constant(item, first) or self._is_table(item, first):
                 continue
             else:
                 yield "host", item.defines, tuple(t.text for t in item.tokens)
@@ -317,6 +330,9 @@ class _Items:
         if item.kind == "type":
             return [t.text for t in item.tokens[-2:]] == ["}", ";"]  # and no object of it, which host code would make
         return item.kind != "other" or bool({t.text for t in item.head} & _DEVICE)
+
+    def _is_table(self, item: Item, first: bool) -> bool:
+        return not first and not set(item.defines) & self.before.known and is_constant_table(item, self.new)
 
     def _is_constant(self, item: Item, first: bool) -> bool:
         """An integer constant that only our kernels and their launches use may change; a new constant may come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from engine.errors import SpecError
 from engine.spec.data import buffer_elements, bytes_needed, scalars
@@ -22,8 +22,10 @@ _GROWTH = 4  # a secret case has at most so many times the bytes of the largest 
 _MOST_SAMPLED = (
     1 << 20
 )  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
+_SMALL, _SMALL_PAIRS = 8, 16  # one sampled size of so many is small: of so many pairs of numbers, a warp's. Ours
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
+_WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
 _SEVERAL = 7  # times the smallest case's that the others are at most
 
 Sizes = Mapping[str, int | float]
@@ -82,7 +84,7 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
     """Sizes between the check cases and the timed ones, of which some blocks alone are run: each a case with another value of one size.
 
     They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two, half of
-    these at most 16 from it.
+    these at most 16 from it. An eighth are small: one of each pair of numbers to 32, below most check cases.
     """
     names = _shape_names(spec)
     if not names or not spec.check:
@@ -95,46 +97,55 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
         high = max(2 * low, *(int(case.sizes[name]) for case in spec.time)) if spec.time else 256 * low
         place = (turn // len(names) + rng.random()) / math.ceil(count / len(names))
         value = int(math.exp(math.log(low) + place * (math.log(min(high, _MOST_SAMPLED)) - math.log(low))))
-        if turn % 3 == 2:
+        if turn // len(names) % _SMALL == 0:
+            value = 2 * (turn // len(names) // _SMALL % _SMALL_PAIRS) + rng.randint(1, 2)
+        elif turn % 3 == 2:
             apart = near[turn // 6 % len(near)] if turn % 2 else rng.randint(-96, 96)
             value = max(1, (1 << max(1, value.bit_length())) + apart)
         else:
             value = max(1, value // 256 * 256 + remainders[(turn - turn // 3) % 256])
         found.append({**rng.choice(spec.check).sizes, name: value})
-    return tuple(found)
+    named = [case.sizes for case in spec.check]
+    return tuple(sizes for sizes in found if sizes not in named)
 
 
 def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """The timed sizes, and each with one size so large that a buffer has about 2^30 elements and none over `most_bytes`."""
-    found: list[Sizes] = [case.sizes for case in spec.time]
+    return (*(case.sizes for case in spec.time), *_grown(spec, rng, most_bytes, 1 << 30))
+
+
+def _grown(spec: KernelSpec, rng: random.Random, most_bytes: int, elements: int) -> Iterator[Sizes]:
+    """The last timed sizes, each with one size so large that a buffer has nearly so many elements."""
     for base in spec.time[-1:]:
         for name in _shape_names(spec):
-            wanted = int(rng.uniform(0.6, 0.95) * (1 << 30))
+            wanted = int(rng.uniform(0.6, 0.95) * elements)
             low, high = int(base.sizes[name]), 1 << 31
             while high - low > 1:
                 middle = (low + high) // 2
                 fits = _largest(spec, {**base.sizes, name: middle}, most_bytes) <= wanted
                 low, high = (middle, high) if fits else (low, middle)
-            found.append({**base.sizes, name: low})
-    return tuple(found)
+            yield {**base.sizes, name: low}
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """Check cases with one size beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
 
     The others are those of the smallest case, or some times as large: a product with an index that is always zero shows nothing. Then
-    the one size is beside a power of two.
+    the one size is beside a power of two. Timed cases with more elements than 32 bits count are for kernels that allow for them.
     """
     if not spec.check:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    names, found = _shape_names(spec), list[dict[str, int | float]]()
+    names, found = _shape_names(spec), list[Sizes]()
     for name in names:
         for low, high in _LONG:
             several = {other: smallest.sizes[other] * rng.randint(2, _SEVERAL) for other in names}
             beside = (1 << rng.randint(math.ceil(low), math.ceil(high))) + 1
             found.append({**smallest.sizes, name: int(2 ** rng.uniform(low, high))})
+            found.append({**smallest.sizes, name: beside})
             found.append({**smallest.sizes, **several, name: beside})
+    # Near 2^31 the usual loop over a grid wraps, as honest edits write it; beyond 2^32 a kernel counts in 64 bits or not at all.
+    found += [sizes for sizes in _grown(spec, rng, most_bytes, _WIDE) if _largest(spec, sizes, most_bytes) > 1 << 32]
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 

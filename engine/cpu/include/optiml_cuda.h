@@ -155,7 +155,12 @@ OPTIML_INLINE T_ shuffle(int op, unsigned mask, T_ value, int argument, int widt
 #undef assert
 #define assert(condition) ((condition) ? (void)0 : optiml_assert_fail(__LINE__))
 #endif
-#define __builtin_assume(condition) ((void)0)
+namespace optiml {
+OPTIML_INLINE void assume(bool holds) {
+    if (!holds) __builtin_trap();  // undefined behaviour, like what Toolchain.strict_flags ends
+}
+}  // namespace optiml
+#define __builtin_assume(condition) ::optiml::assume(static_cast<bool>(condition))
 
 // Barriers, votes, shuffles.
 OPTIML_INLINE void __syncthreads(OPTIML_WHERE) { optiml_barrier(OPTIML_BLOCK_SYNC, 1, line, file); }

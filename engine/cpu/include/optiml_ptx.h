@@ -35,6 +35,14 @@ OPTIML_INLINE void *copy_some(void *to, const void *from, size_t bytes, size_t g
     __builtin_memmove(to, from, given);
     return __builtin_memset(static_cast<char *>(to) + given, 0, bytes - given);
 }
+// Copies by `cp.async` and `__pipeline_memcpy_async`: what reads them before they must have arrived finds what was there before.
+OPTIML_INLINE void wait_for_copies(unsigned left) {
+    void *to;
+    const void *from;
+    size_t bytes, given;
+    while (optiml_copy_take(left, &to, &from, &bytes, &given)) copy_some(to, from, bytes, given);
+}
+OPTIML_INLINE void wait_for_all_copies() { optiml_copy_close(), wait_for_copies(0); }
 OPTIML_INLINE uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
     uint32_t found = 0;
     for (int k = 0; k < 8; ++k)

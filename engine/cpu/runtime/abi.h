@@ -38,6 +38,11 @@ unsigned optiml_activemask(int line, const char *file);
 // A thread leaves its kernel. Barriers in [first, from) lie behind it.
 void optiml_leave(int from, int first, const char *file);
 void optiml_fence(void);
+// Asynchronous copies of a thread, which arrive as late as they may: put them by, close their group, take out the next that
+// must have arrived with at most `left` closed groups under way (0: there is none). `given` bytes are copied, the rest are zeros.
+void optiml_copy_put(void *to, const void *from, size_t bytes, size_t given);
+void optiml_copy_close(void);
+int optiml_copy_take(unsigned left, void **to, const void **from, size_t *bytes, size_t *given);
 void optiml_pause(void);
 // `slot` is one static per declaration and instantiation; 0 until the runtime has given it a place.
 void *optiml_shared(unsigned *slot, size_t bytes, size_t element, const char *name, int line);

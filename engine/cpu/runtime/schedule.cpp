@@ -393,6 +393,21 @@ void optiml_leave(int from, int first, const char *file) {
 
 void optiml_fence(void) { current->fenced = true; }
 
+void optiml_copy_put(void *to, const void *from, size_t bytes, size_t given) {
+    current->copies.push_back({to, from, bytes, std::min(bytes, given), current->closed});
+}
+
+void optiml_copy_close(void) { ++current->closed; }
+
+int optiml_copy_take(unsigned left, void **to, const void **from, size_t *bytes, size_t *given) {
+    Fiber &self = *current;
+    if (self.copies.empty() || self.copies.front().group + left >= self.closed) return 0;
+    const AsyncCopy copy = self.copies.front();
+    self.copies.erase(self.copies.begin());
+    *to = copy.to, *from = copy.from, *bytes = copy.bytes, *given = copy.given;
+    return 1;
+}
+
 void optiml_pause(void) { suspend(Wait::Yield, 0, ""); }
 
 void optiml_atomic_begin(const void *address, void *old, size_t bytes) {

@@ -15,8 +15,9 @@ namespace {
 // Each buffer lies in the middle of a slot of its own, so an index that is far off is still known to be its.
 #ifndef OPTIML_SLOTS
 #define OPTIML_SLOTS 66
+#define OPTIML_SLOT_BITS 38
 #endif
-constexpr size_t SLOT_BITS = 36, SLOT = size_t{1} << SLOT_BITS, SLOTS = OPTIML_SLOTS;
+constexpr size_t SLOT_BITS = OPTIML_SLOT_BITS, SLOT = size_t{1} << SLOT_BITS, SLOTS = OPTIML_SLOTS;
 char *arena = nullptr, *shared_arena = nullptr, *stack_base = nullptr;
 size_t stack_bytes = 0;
 struct Range {

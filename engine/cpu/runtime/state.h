@@ -74,7 +74,16 @@ struct Job {
 
 enum class Wait { Run, Yield, Block, Warp, Active, Done };
 
+// A copy that was asked for and has not arrived.
+struct AsyncCopy {
+    void *to;
+    const void *from;
+    size_t bytes, given, group;
+};
+
 struct Fiber {
+    std::vector<AsyncCopy> copies;  // in order
+    size_t closed = 0;              // groups of copies
     Context context;
     void *tsan = nullptr;
     int number = 0;  // of ThreadSanitizer's

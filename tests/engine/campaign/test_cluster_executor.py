@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,14 +161,16 @@ def test_a_connection_that_breaks_is_no_lost_worker(tmp_path: Path, monkeypatch:
     """On a busy machine Dask gave up all tasks three times in a row, and each of two kernels counted three lost workers."""
     monkeypatch.setattr(cluster_executor, "_POLL_S", 0.0)
     frames: list[dict[str, Any]] = []
-    real = cluster_executor.Cluster.ask
+    real = cluster_executor.Cluster.question
 
-    def ask(cluster: Any, function: Any, *data: Any, **more: Any) -> Any:
+    def question(cluster: Any, function: Any, *data: bytes, worker: str) -> Any:
         if function is cluster_task.report:
             frames.append(unpack(data[0])[0])
-        return real(cluster, function, *data, **more)
+        asked = real(cluster, function, *data, worker=worker)
+        asked.exception(20)
+        return asked
 
-    monkeypatch.setattr(cluster_executor.Cluster, "ask", ask)
+    monkeypatch.setattr(cluster_executor.Cluster, "question", question)
     attempts: list[str] = []
 
     def breaks(order: Order) -> object:
@@ -181,12 +185,101 @@ def test_a_connection_that_breaks_is_no_lost_worker(tmp_path: Path, monkeypatch:
     for _ in range(12):
         ends = [end for end in [made._end_of(turn)] if end is not None]
         assert not ends
-        if len(attempts) == 6 and frames and frames[-1]["given_up"]:
+        if len(attempts) == 6 and attempts[5] in frames[-1]["attempts"]:
             break
         made._look()
     assert frames[-1]["given_up"] == attempts[:5]
     assert list(frames[-1]["attempts"]) == attempts[5:]
     assert (turn.lost, turn.breaks) == (0, 5)
+
+
+class Hanging(Client):
+    """Workers 0 never answer, and the tasks that they take never end."""
+
+    async def run(self, function: Any, *data: Any, **more: Any) -> Any:
+        if function is cluster_task.report and more["workers"] == ["tcp://0"]:
+            await asyncio.Event().wait()
+        return await super().run(function, *data, **more)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ClusterExecutor, Client, list[Order]]:
+    monkeypatch.setattr(cluster_executor, "_POLL_S", 0.01)
+    orders: list[Order] = []
+
+    def answer(order: Order) -> object:
+        orders.append(order)
+        return "pending" if client.orders[-1][1] == "tcp://0" else done(order)
+
+    monkeypatch.setitem(globals(), "Client", Hanging)
+    made, client, _ = executor(tmp_path, answer)
+    return made, client, orders
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_holds_up_no_other_and_the_time_of_its_kernel_holds(
+    hanging: tuple[ClusterExecutor, Client, list[Order]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers were asked at once: the searches of the others ended because nobody asked, and the campaign never did."""
+    monkeypatch.setattr(cluster_executor, "_RESERVE_S", 0.5)
+    made, client, _ = hanging
+    for rank in (1, 2):
+        made.begin(dataclasses.replace(task(rank), candidates=None, seconds=0.5))
+    ends = dict(made.ended())
+    assert [end.state for end in ends.values()] == ["done"]
+    began = time.monotonic()
+    ends |= made.ended()
+    assert time.monotonic() - began < 30
+    assert ends[1].state == "failed"
+    assert ends[1].said == "its search on worker 0 did not end within 0 s of its time; the journal has 0 candidates"
+    made.begin(task(3))
+    assert client.orders[-1] == (3, "tcp://1")  # and it is given nothing more
+    assert dict(made.ended())[3].state == "done"
+
+
+@pytest.mark.timeout(60)
+def test_a_kernel_whose_worker_is_silent_goes_to_another_with_what_is_left_of_its_time(
+    hanging: tuple[ClusterExecutor, Client, list[Order]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had its whole time again."""
+    monkeypatch.setattr(cluster_executor, "_SILENT_S", 0.5)
+    made, client, orders = hanging
+    made.begin(dataclasses.replace(task(), candidates=None, seconds=600.0))
+    assert dict(made.ended())[1].state == "done"
+    assert client.orders == [(1, "tcp://0"), (1, "tcp://1")]
+    first, second = (order.task for order in orders)
+    assert (first.seconds, first.whole_s) == (600.0, None)
+    assert second.seconds is not None
+    assert 500.0 < second.seconds < 599.6
+    assert second.whole_s == 600.0  # what the same request is known by
+
+
+def test_a_search_that_nobody_asked_about_goes_on_elsewhere(tmp_path: Path) -> None:
+    """A client that was held up for a minute ended the whole campaign."""
+    answers = [pack({"unasked": True})]
+    made, client, events = executor(tmp_path, lambda order: answers.pop() if answers else done(order))
+    made.begin(task())
+    assert dict(made.ended())[1].state == "done"
+    assert len(client.orders) == 2
+    assert [e.said for e in events if e.event == "lost"] == ["the connection broke"]
+
+
+def test_a_worker_whose_search_nobody_asks_about_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ended(turn: cluster_task.Served) -> KernelEnd:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_task, "make_machine", lambda **given: None)
+    order = Order("a", task(), MachineWish("cpu"), (0,), root=str(tmp_path))
+    assert unpack(cluster_task.serve(pack(dataclasses.asdict(order)), ended))[0] == {"unasked": True}
+
+
+def test_a_journal_that_a_hanging_worker_holds_fails_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_task, "_LEASE_S", 0.0)
+
+    def locked() -> KernelEnd:
+        raise MachineError(f"{cluster_task.IN_USE} here", "k", "wait for it")
+
+    assert cluster_task._unlocked(locked).state == "failed"
 
 
 def test_a_worker_ends_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

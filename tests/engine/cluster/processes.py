@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 PRELOAD = Path(__file__).with_name("scripted.py")
 _ROOT = Path(__file__).resolve().parents[3]
@@ -49,6 +50,12 @@ class Processes:
     def said(self) -> str:
         """What all of them said."""
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(self.folder.glob("log*")))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The JSON lines that all of them wrote, those of the last process last."""
+        paths = sorted(self.folder.glob("log*"), key=lambda path: int(path.name.removeprefix("log")))
+        texts = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+        return [json.loads(line) for line in texts if line.startswith("{") and line.endswith("}")]
 
     def scheduler(self) -> tuple[subprocess.Popen[bytes], str]:
         """A scheduler and its address."""

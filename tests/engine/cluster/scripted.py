@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,7 @@ def repository(root: Path, kernels: int) -> Path:
 
 
 def optimize(options: Any, machine: Any, on_progress: Any) -> tuple[Any, Path]:
-    """Book candidates until the budget's number of them is in the journal."""
+    """Book candidates until the budget's number of them is in the journal, or its time is over."""
     spec, spec_path = options.spec
     program = load_program(options.path, spec_file=spec_path, kernels=[spec.kernel])
     identity = identity_of(program, spec, options.seed, machine.arch, machine.mode)
@@ -47,13 +48,26 @@ def optimize(options: Any, machine: Any, on_progress: Any) -> tuple[Any, Path]:
         out / "journal.sqlite", program, {"kernel": spec.kernel}, resume=options.resume, identity=identity
     )
     try:
-        there = len(list(journal.entries()))
-        for number in range(there, options.budget.candidates + 1):
+        there = [entry.elapsed_s for entry in journal.entries()]
+        begin = time.monotonic() - max(there, default=0.0)
+        for number in count(len(there)):
+            if options.budget.spent(time.monotonic() - begin, number - 1):
+                break
             evaluation = Evaluation(Outcome.SCREENED, code_hash=f"{number:x}")
             parent = None if number == 0 else number - 1
             journal.book(
                 Entry(
-                    number, parent, "rules", "r", {}, f"step {number}", f"d{number}", (), evaluation, {}, 0.1 * number
+                    number,
+                    parent,
+                    "rules",
+                    "r",
+                    {},
+                    f"step {number}",
+                    f"d{number}",
+                    (),
+                    evaluation,
+                    {},
+                    time.monotonic() - begin,
                 )
             )
             on_progress(Progress(evaluated=number))
@@ -61,7 +75,7 @@ def optimize(options: Any, machine: Any, on_progress: Any) -> tuple[Any, Path]:
     finally:
         journal.close()
     (out / "result.json").write_text(json.dumps({"best": None}))
-    counts = {"candidates": options.budget.candidates}
+    counts = {"candidates": number - 1}
     return SimpleNamespace(best=None, stopped="", verdict=f"{counts['candidates']} candidates", counts=counts), out
 
 

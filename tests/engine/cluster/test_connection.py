@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -349,13 +350,33 @@ def test_more_workers_than_the_cores_can_have_are_wrong_use() -> None:
         pass
 
 
-def test_local_workers_live() -> None:
+@contextmanager
+def busy(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a busy machine: before an answer is read, the client's own watch asks the scheduler for its totals, without workers.
+
+    All workers seemed lost then, and the kernels under way were taken from them.
+    """
+    real = client._update_scheduler_info
+
+    async def update(n_workers: int = 0) -> None:
+        await real(n_workers=n_workers)
+        await real()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "_update_scheduler_info", update)
+        yield
+
+
+def test_local_workers_live(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start, ask, share, lose and get back a worker; and nothing is left behind."""
     with connect(ClusterRequest("local", "cpu", 2)) as found:
         assert [w.name for w in found.workers] == ["0", "1"]
         assert found.resource == {"CPU_SLOT": 1}
         assert all(w.address.startswith("tls://127.0.0.1:") for w in found.workers)
         check_shared(found, Path.cwd())
+        with busy(found.client, monkeypatch):
+            assert set(found.listed()) == {w.address for w in found.workers}
+            assert len(found.refresh()) == 2
         first, second = found.workers
         assert found.submit(connection.read_nonce, "/nowhere", second).result(30) == ""
         tls = found.client.security.get_connection_args("client")

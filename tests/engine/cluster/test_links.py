@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -103,21 +104,47 @@ def test_a_scheduler_that_is_late_costs_no_device(monkeypatch: pytest.MonkeyPatc
     """It was busy with a large message for a second, and every worker counted as lost."""
     monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
     asked: list[int] = []
-    there, answered = link.connected.client.scheduler_info, threading.Event()
+    there, answered = link.connected.client.identity, threading.Event()
 
-    def late(n_workers: int) -> Any:
+    async def late(n_workers: int) -> Any:
         asked.append(n_workers)
         if len(asked) < 3:
             raise TimeoutError
         answered.set()
-        return there(n_workers)
+        return await there(n_workers)
 
-    monkeypatch.setattr(link.connected.client, "scheduler_info", late)
+    monkeypatch.setattr(link.connected.client, "identity", late)
     with links(link.connected, bytes.upper, DeviceLost) as (first, _):
         awaited = first.call(b"a")
         assert answered.wait(20)
         link.tasks[-1].end(b"A")
         assert awaited.result(20) == b"A"
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_is_a_loss_and_a_busy_one_is_none(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
+    """A search waited for its answers, and at last for its confirmation, for as long as the scheduler kept it."""
+    monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(links_module, "_SILENT_S", 0.3)
+    client, asked, answers = link.connected.client, [], threading.Event()
+    real = client.run
+
+    async def run(function: Any, *data: Any, workers: list[str], **more: Any) -> Any:
+        if workers == ["tcp://0"]:
+            await asyncio.Event().wait()
+        asked.append(workers)
+        if len(asked) > 40:
+            answers.set()
+        return await real(function, *data, workers=workers, **more)
+
+    monkeypatch.setattr(client, "run", run)
+    with links(link.connected, bytes.upper, DeviceLost) as found:
+        hangs, busy = found[0].call(b"a"), found[1].call(b"b")
+        with pytest.raises(DeviceLost):
+            hangs.result(20)
+        assert answers.wait(20)
+        assert not busy.done()
+        assert [each.address for each in found] == ["tcp://1"]  # the other is not linked again
 
 
 def test_a_worker_that_joins_or_comes_back_gets_a_link(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:

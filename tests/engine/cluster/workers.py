@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from engine.cluster.connection import Cluster, ClusterWorker
@@ -29,28 +32,51 @@ class Client:
 
     status = "running"
     dashboard_link = "http://here:8787/status"
+    loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
 
     def __init__(self, *workers: ClusterWorker) -> None:
         self.workers = list(workers)
         self.answers: Mapping[str, object] | None = None
         self.error: BaseException | None = None
 
-    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+    @property
+    def scheduler(self) -> Any:
+        """What answers the scheduler's own methods."""
+        return SimpleNamespace(identity=self.identity)
+
+    def sync(self, function: Callable[..., Awaitable[Any]], callback_timeout: float, **given: Any) -> Any:
+        """As a client's."""
+        assert callback_timeout > 0
+        return asyncio.run_coroutine_threadsafe(function(**given), self.loop.asyncio_loop).result()
+
+    async def identity(self, n_workers: int) -> dict[str, Any]:
+        """As a scheduler's."""
+        assert n_workers == -1
         if self.error is not None:
             raise self.error
         return {"workers": {w.address: {"name": w.name, "resources": dict(w.resources)} for w in self.workers}}
 
-    def run(
-        self, function: Callable[..., str], *text: str, workers: Any = None, on_error: str = ""
+    async def run(
+        self, function: Callable[..., str], *text: str, workers: list[str], on_error: str, asynchronous: bool
     ) -> dict[str, object]:
+        """As a client's."""
+        assert (on_error, asynchronous) == ("return", True)
         if self.error is not None:
             raise self.error
-        if self.answers is not None:
-            return dict(self.answers)
-        asked = [w for w in self.workers if workers is None or w.address in workers]
+        (asked,) = [w for w in self.workers if w.address in workers]
+        if self.answers is not None and asked.address in self.answers:
+            return {asked.address: self.answers[asked.address]}
         if function.__name__ == "describe":
-            return {w.address: json.dumps(dataclasses.asdict(w.identity)) for w in asked}
-        return {w.address: function(*text) for w in asked}
+            return {asked.address: json.dumps(dataclasses.asdict(asked.identity))}
+        return {asked.address: function(*text)}
+
+    async def gather(self, task: Any, asynchronous: bool) -> object:
+        """As a client's, of what tests give for tasks."""
+        assert asynchronous
+        return task.result(0)
+
+
+threading.Thread(target=Client.loop.asyncio_loop.run_forever, daemon=True).start()
 
 
 def cluster(*workers: ClusterWorker, device: Any = "auto") -> Cluster:

@@ -43,3 +43,14 @@ def test_text_without_ptx_is_left_alone() -> None:
     text = 'const char* s = "asm volatile(x)"; // asm("a")\n'
     assert translated(text) == text
     assert refusals(text) == ""
+
+
+def test_copies_are_put_by_until_they_are_waited_for() -> None:
+    text = 'asm("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(a), "l"(b));\n'
+    text += 'asm("cp.async.commit_group;");\nasm("cp.async.wait_group 1;");\n'
+    put, close, wait = translated(text).splitlines()
+    assert "optiml_copy_put(" in put
+    assert "copy_some" not in put
+    assert "optiml_copy_close();" in close
+    assert "optiml::wait_for_copies(1);" in wait
+    assert "optiml::wait_for_all_copies();" in translated('asm("cp.async.wait_all;");')

@@ -1,4 +1,4 @@
-"""Products of one huge and other ordinary inputs: what an edit must keep there, and what no order of rounding decides."""
+"""Inputs that are huge, far from zero, alike or NaN: what an edit must keep there, and what no order of rounding decides."""
 
 from __future__ import annotations
 
@@ -40,11 +40,26 @@ class _Machine:
         return runs
 
 
-def _judge(original: Kernel, candidate: Kernel, seed: int = 3) -> Failure | None:
-    def built(kernel: Kernel) -> Any:
-        return SimpleNamespace(extra=kernel, launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)])
+class _Binary:
+    """A kernel with the count of its runs whose conditions counted as met."""
 
-    runs = MixedMagnitudes(_spec("float", "float"), _Machine(), built(original), original)  # type: ignore[arg-type]
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self.seen = kernel, 0
+
+    def __call__(self, first: Any, second: Any) -> Any:
+        return self._kernel(first, second)
+
+    def saw(self, run: CpuRun) -> None:
+        self.seen += 1
+
+
+def _judge(original: Kernel, candidate: Kernel, seed: int = 3, *, by_rules: bool = False) -> Failure | None:
+    def built(kernel: Kernel) -> Any:
+        return SimpleNamespace(
+            extra=_Binary(kernel), launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)], by_rules=by_rules
+        )
+
+    runs = MixedMagnitudes(_spec("float", "float"), _Machine(), built(original), _Binary(original))  # type: ignore[arg-type]
     runs.draw(random.Random(seed))
     return runs.judge(built(candidate))
 
@@ -74,6 +89,55 @@ def test_is_refused_at_every_seed(name: str) -> None:
         assert failure.argument == "y"
 
 
+def _spread(x: Any, w: Any) -> Any:
+    row = x.reshape(64, 64)
+    return ((row - row.max(axis=1, keepdims=True)) + w.reshape(64, 64)).ravel()
+
+
+def _counted_as_constant(x: Any, w: Any) -> Any:
+    row = x.reshape(64, 64)
+    constant = (row[:, 0] == row[:, 21]) & (row[:, 0] == row[:, 63])
+    return np.repeat(np.where(constant, row[:, 0], np.max(row, axis=1)), 64) + 0 * w
+
+
+def _largest(x: Any, w: Any) -> Any:
+    return np.repeat(np.fmax.reduce(np.abs(x).reshape(64, 64), axis=1), 64)
+
+
+def _largest_of_bits(x: Any, w: Any) -> Any:
+    bits = np.abs(x).reshape(64, 64).view(np.uint32 if x.dtype == np.float32 else np.uint64)
+    return np.repeat(bits.max(axis=1).view(x.dtype), 64)
+
+
+OTHERWISE: dict[str, tuple[Kernel, Kernel, str]] = {
+    "a large shift that is folded in": (
+        _spread, lambda x, w: (x + (w.reshape(64, 64) - x.reshape(64, 64).max(axis=1, keepdims=True)).ravel()), "far from zero",
+    ),
+    "a row that counts as constant": (lambda x, w: np.repeat(x.reshape(64, 64).max(axis=1), 64), _counted_as_constant, "but for one"),
+    "a floor that is left out": (
+        lambda x, w: x / np.maximum(np.abs(x).max(), x.dtype.type(1e-15)) + 0 * w,
+        lambda x, w: x / np.where(np.abs(x).max() > 0, np.abs(x).max(), x.dtype.type(1)) + 0 * w, "faint",
+    ),
+    "a maximum of bits": (_largest, _largest_of_bits, "NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_is_refused_for_its_kind_of_inputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "engine.evaluate.mixed_magnitudes.mixes", lambda spec, rng: ()
+    )  # huge inputs show some of these too
+    original, candidate, words = OTHERWISE[name]
+    for seed in range(5):
+        failure = _judge(original, candidate, seed)
+        assert failure is not None
+        assert words in failure.reason
+
+
+def test_what_rules_make_of_nan_that_the_original_passes_over_is_not_asked() -> None:
+    assert _judge(_largest, _largest_of_bits, by_rules=True) is None
+
+
 HONEST: dict[str, tuple[Kernel, Kernel]] = {
     "a reciprocal": (_gated, lambda g, u: g * (1 / (1 + np.exp(-g))) * u),
     "a sum in another order": (lambda x, w: x + w.sum(), lambda x, w: x + np.add.accumulate(w)[-1]),
@@ -82,6 +146,11 @@ HONEST: dict[str, tuple[Kernel, Kernel]] = {
         lambda x, w: np.stack([(x * w).reshape(64, 4, 16).sum(axis=2, dtype=x.dtype).sum(axis=1, dtype=x.dtype)] * 64, 1).ravel(),
     ),
     "where the original overflows itself": (lambda x, w: np.sqrt(x * x) * w, lambda x, w: np.abs(x) * w),
+    "a maximum in another order": (_largest, lambda x, w: np.repeat(np.fmax.reduce(np.abs(x).reshape(64, 2, 32), axis=(1, 2)), 64)),
+    "a variance": (
+        lambda x, w: np.repeat(np.var(x.reshape(64, 64), axis=1), 64),
+        lambda x, w: np.repeat(np.mean((x.reshape(64, 64) - np.mean(x.reshape(64, 64)[:, ::-1], axis=1, keepdims=True)) ** 2, axis=1), 64),
+    ),
     "where the original cancels": (lambda x, w: (x + w) - w, lambda x, w: x),
     "an exponential for a tangent": (
         lambda x, w: np.tanh(x) * w,

@@ -12,7 +12,9 @@ import pytest
 
 from engine.cpu.jobs import CpuJob, CpuRun, Finding
 from engine.cpu.sampled import Writes
-from engine.evaluate.sampled_sizes import Machinery, SampledSizes, corners, counterparts
+from engine.evaluate import sampled_sizes
+from engine.evaluate.sampled_places import corners, counterparts
+from engine.evaluate.sampled_sizes import Machinery, SampledSizes
 from engine.model import Failure, LaunchConfig
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
@@ -62,13 +64,13 @@ def _judge(
         count = blocks if program == "candidate" else lambda n: -(-n // BLOCK)
         return (LaunchConfig((count(sizes["n"]), 1, 1), (BLOCK, 1, 1), 0),)
 
-    def run(binary: Any, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(binary, job) for job in jobs]
 
     def built(name: str, kernel: Kernel) -> Any:
         return SimpleNamespace(program=name, extra=kernel)
 
-    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None, run)
+    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None)
     samples = SampledSizes(SPEC, machinery, built("original", _original), random.Random(7))
     return samples.judge(built("candidate", kernel))
 
@@ -133,7 +135,7 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     def ended(run: Callable[..., CpuRun]) -> Callable[..., CpuRun]:
         def given(kernel: Kernel, job: CpuJob) -> CpuRun:
             looked_at.append(kernel)
-            slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 60_000
+            slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 30_000
             return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if slow else run(kernel, job)
 
         return given
@@ -148,11 +150,44 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     assert _judge(slow, whole=True)[0] is None
 
 
+def test_a_loop_that_ends_at_once_at_a_part_of_a_size_and_never_at_the_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A counter of 16 bits never ended beyond 2^20 columns, which counted as a slow edit."""
+
+    def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+        endless = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 1 << 20
+        return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if endless else plain(kernel, job)
+
+    plain = _run
+    monkeypatch.setattr(f"{__name__}._run", given)
+    failure, _ = _judge(lambda i, n, threads: _original(i, n, threads))
+    assert failure is not None
+    assert "does not end at n = " in failure.reason
+
+
+@pytest.mark.parametrize(("array", "refused"), [("tile", True), ("x", False)])
+def test_what_nobody_wrote_counts_where_the_block_itself_has_to(
+    monkeypatch: pytest.MonkeyPatch, array: str, refused: bool
+) -> None:
+    """A tile whose halo is not loaded at one height in eight was taken for what the blocks that are left out write."""
+
+    def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+        unwritten = Finding("uninitialised", f"reads {array}[3] before it is written", array=array, index=3)
+        wrong = kernel is not _original and job.sample is not None and job.sample.entries["y"] % 8 == 1
+        return CpuRun({}, (unwritten,), None, 0.0) if wrong else plain(kernel, job)
+
+    plain = _run
+    monkeypatch.setattr(f"{__name__}._run", given)
+    failure, _ = _judge(lambda i, n, threads: _original(i, n, threads))
+    assert (failure is not None) == refused
+
+
 @pytest.mark.parametrize(("off", "refused"), [(5e-5, False), (5e-2, True)])
 def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(off: float, refused: bool) -> None:
     """One row_sum in fourteen met such a size among the sampled ones, and the search ended without a suggestion."""
 
-    def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob]) -> list[CpuRun]:
+    def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(lambda i, n, threads, job=job: (0, value(job)) if i == 0 else None, job) for job in jobs]  # type: ignore[misc]
 
     def rounded(job: CpuJob) -> float:
@@ -160,7 +195,7 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
 
     launch = (LaunchConfig((1, 1, 1), (BLOCK, 1, 1), 0),)
     machinery = Machinery(
-        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job), run  # type: ignore[arg-type, return-value]
+        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job)  # type: ignore[arg-type, return-value]
     )  # fmt: skip
     original = SimpleNamespace(program="original", extra=rounded)
     samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
@@ -168,12 +203,46 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
     assert (failure is not None) == refused, failure
 
 
+def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = [0.0], list[int]()
+
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+        if binary == "slow":
+            now[0] += 3.0 * len(jobs) / 16
+            tried.extend(int(job.scalars["n"]) for job in jobs)
+        return [_run(_original, job) for job in jobs]
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        return (LaunchConfig((-(-sizes["n"] // BLOCK), 1, 1), (BLOCK, 1, 1), 0),)
+
+    monkeypatch.setattr(sampled_sizes.time, "monotonic", lambda: now[0])
+    machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None, cores=16)
+    original, slow = (SimpleNamespace(program=name, extra=name) for name in ("original", "slow"))
+    samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
+    failure, verdict = samples.judge(slow)  # type: ignore[arg-type]
+    assert failure is None
+    assert 64 <= len(tried) <= 80
+    assert f"some blocks at {len(tried)} sizes" in verdict.detail
+    assert {known.case.sizes["n"] for known in samples._known if known.large} <= set(tried)
+
+
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     def grid(*extent: int) -> LaunchConfig:
         return LaunchConfig((extent[0], extent[1] if len(extent) > 1 else 1, 1), (BLOCK, 1, 1), 0)
 
     assert counterparts((0, 7, 99), grid(100), grid(100)) == (0, 7, 99)
-    assert set(counterparts((40,), grid(100), grid(25))) == {0, 9, 10, 11, 24}
+    assert set(counterparts((40,), grid(100), grid(25))) == {0, 9, 10, 24}
+    for old, new, tile in (
+        (64, 16, 64),
+        (63, 16, 64),
+        (100, 7, 256),
+        (16, 63, 16),
+    ):  # tiles of 16, or of 64, beside those
+        before = 64 if old == 16 else 16
+        for n in range((max((old - 1) * before, (new - 1) * tile)) + 1, min(old * before, new * tile) + 1, 5):
+            for at in range(old):
+                lie = {i // tile for i in range(at * before, min(n, (at + 1) * before))}
+                assert lie <= set(counterparts((at,), grid(old), grid(new)))
     assert {80, 81} <= set(counterparts((40,), grid(100), grid(200)))
     assert 5 * 10 + 3 in counterparts((10 * 20 + 6,), grid(20, 20), grid(10, 10))
     assert {0, 1, 7, 13, 19, 20} <= set(corners(grid(7, 3), random.Random(0))) <= set(range(21))

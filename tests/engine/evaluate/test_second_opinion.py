@@ -15,13 +15,15 @@ from engine.cpu import Unsupported
 from engine.cuda.load import load_program
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.second_opinion import NAME, SecondOpinion
-from engine.model import Evaluation, Failure, Guardrail, Outcome
+from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.run.machine import make_machine
 from engine.selftest.cases import load_cases
 from engine.spec.find import find_spec
 from tests.runtime import prepare_runtime
 
-BUILT: Any = SimpleNamespace(binary=SimpleNamespace(resources=(), code_hash=""))
+BUILT: Any = SimpleNamespace(
+    binary=SimpleNamespace(resources=(), code_hash=""), program=Program({"k.cu": b"int a;\n"}, "k.cu")
+)
 WRONG = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs"))
 SAMPLED = Guardrail("sizes", "passed")
 
@@ -49,6 +51,17 @@ def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpin
     monkeypatch.setattr(engine.evaluate.second_opinion, "CpuScreen", lambda *arguments: made)
     nothing: Any = None
     return SecondOpinion(nothing, nothing, lambda: nothing), called
+
+
+def test_texts_by_architecture_that_the_cpu_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU runs is one of them."""
+    opinion, _ = _opinion(monkeypatch, open=RefusedError("the CPU path cannot run inline PTX"))
+    edited = SimpleNamespace(**vars(BUILT))
+    edited.program = Program({"k.cu": b"#if __CUDA_ARCH__ > 800\nint a;\n#else\nint b;\n#endif\n"}, "k.cu")
+    wrong, _ = opinion.judge(BUILT, edited)
+    assert wrong is not None
+    assert wrong.outcome is Outcome.SCREENED_OUT
+    assert "differs by architecture" in str(wrong.failure)
 
 
 def test_the_original_is_looked_at_beside_the_search_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,11 @@ TEXTUAL = [c for c in load_cases("attacks") if c.gpu == (Outcome.SCREENED_OUT,) 
 # Refused by what the compiler or the launch says, not by their text.
 LATER = {
     "atomic-of-a-block",
+    "rounded-reciprocal",
     "rows-in-grid-y",
     "clock-dependent",
     "clock-idle",
+    "float-counter",
     "sleeps",
     "static-by-macro",
     "time-bomb",

@@ -1,0 +1,57 @@
+"""Inline assembly that an edit may add: asynchronous copies into shared memory, and what waits for them.
+
+Other assembly cannot be screened. These instructions are written so because no function of the language had them for years; the CPU
+path executes each of them, and has a copy arrive no sooner than it must (`engine/cpu/inline_ptx.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from engine.cuda.items import Token
+
+_ASM = frozenset({"asm", "__asm__", "__asm"})
+ADDRESS = "__cvta_generic_to_shared"  # of a shared array, as these instructions take it
+_CODE = re.compile(
+    r"(?:cp\.async\.c[ag]\.shared\.global(?:\.L2::(?:64|128|256)B)? \[%0\], \[%1\], (?:4|8|16|%2)(?:, %[23])?|"
+    r"cp\.async\.commit_group|cp\.async\.wait_group (?:\d|%0)|cp\.async\.wait_all);?"
+)
+_CONSTRAINTS = frozenset({'"r"', '"l"', '"n"', '"memory"'})
+
+
+def copy_statements(tokens: Sequence[Token]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Where the allowed statements of some tokens begin (as offsets), and the strings in them."""
+    starts, strings = set[int](), list[str]()
+    for at, token in enumerate(tokens):
+        if token.text not in _ASM:
+            continue
+        begin = at + 1
+        while begin < len(tokens) and tokens[begin].text in ("volatile", "__volatile__"):
+            begin += 1
+        own = _bracketed(tokens, begin)
+        if own is None:
+            continue
+        colon = next((i for i, t in enumerate(own) if t.text in (":", "::")), len(own))
+        code, rest = own[:colon], own[colon:]
+        written = "".join(t.text[1:-1] for t in code if t.kind == "string")
+        plain = " ".join(written.replace("\\n", " ").replace("\\t", " ").split())
+        said = [t.text for t in rest if t.kind == "string"]
+        if all(t.kind == "string" for t in code) and _CODE.fullmatch(plain) and set(said) <= _CONSTRAINTS:
+            starts.add(token.start)
+            strings += [t.text for t in own if t.kind == "string"]
+    return frozenset(starts), tuple(strings)
+
+
+def _bracketed(tokens: Sequence[Token], at: int) -> Sequence[Token] | None:
+    """What stands between a `(` at a place and its `)`. None: there is no such, or a directive in it."""
+    if at >= len(tokens) or tokens[at].text != "(":
+        return None
+    depth = 0
+    for end in range(at, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[end].text, 0)
+        if tokens[end].kind == "directive":
+            return None
+        if depth == 0:
+            return tokens[at + 1 : end]
+    return None

@@ -1,0 +1,41 @@
+"""Inline assembly that an edit may add: asynchronous copies and their waits, and nothing that looks like them."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.cuda.items import tokens_of
+from engine.verify.async_copies import copy_statements
+
+COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COPY,
+        'asm volatile("cp.async.commit_group;" ::: "memory");', 'asm volatile("cp.async.wait_group 0;\\n");', 'asm("cp.async.wait_all;");',
+        '__asm__ volatile("cp.async.cg.shared.global.L2::128B " "[%0], [%1], 16;\\n" :: "r"(at), "l"(from));',
+        'asm volatile("cp.async.wait_group %0;" :: "n"(N));',
+        'asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(a), "l"(b), "r"(c));',
+    ],
+)  # fmt: skip
+def test_copies_and_waits_are_allowed_with_their_strings(text: str) -> None:
+    tokens = tokens_of(text)
+    starts, strings = copy_statements(tokens)
+    assert starts == {0}
+    assert sorted(strings) == sorted(token.text for token in tokens if token.kind == "string")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));', 'asm volatile("cp.async.commit_group; exit;");',
+        'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : "=r"(at) : "l"(from));', 'asm("cp.async.wait_group 0;" EVIL);',
+        'asm goto("cp.async.wait_all;");', 'asm volatile("st.global.u32 [%1], %0;" :: "r"(at), "l"(from));', "asm volatile;",
+        'asm volatile("cp.async.bulk.commit_group;");', 'asm volatile(R"(cp.async.wait_all;)");',
+        'asm volatile("cp.async.wait_all;"\n#define X\n);', 'asm volatile("cp.async.wait_all;" ::: "memory", "evil");',
+    ],
+)  # fmt: skip
+def test_other_assembly_is_not(text: str) -> None:
+    assert copy_statements(tokens_of(text)) == (frozenset(), ())
