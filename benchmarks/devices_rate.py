@@ -63,11 +63,11 @@ def agree(intervals: Sequence[tuple[float, float, float]]) -> bool:
 def measure(
     files: Sequence[str], counts: Sequence[int], options: argparse.Namespace, runner: Runner = run
 ) -> dict[str, Any]:
-    """Rows by command; each has a median rate and the best for each number of devices."""
+    """Rows by command; each has a median rate, and the best and the seconds by stage of each run, for each number of devices."""
     rows: dict[str, Any] = {}
     for file in files:
         for verb in ("optimize", "tune") if "tuning" in file else ("optimize",):
-            row: dict[str, Any] = {"rates": {}, "best": {}, "errors": []}
+            row: dict[str, Any] = {"rates": {}, "best": {}, "seconds": {}, "errors": []}
             for count in counts:
                 rates = []
                 for seed in range(options.repeats):
@@ -83,6 +83,7 @@ def measure(
                             continue
                     rates.append(rate(result))
                     row["best"].setdefault(str(count), []).append(best(result))
+                    row["seconds"].setdefault(str(count), []).append({"whole": result["elapsed_s"], **result["stages"]})
                 if rates:
                     row["rates"][str(count)] = statistics.median(rates)
             rows[f"{verb} {file}"] = row

@@ -19,7 +19,12 @@ def _result(command: Sequence[str], out: Path) -> Mapping[str, Any]:
         raise subprocess.CalledProcessError(3, "optiml")
     best = {"evaluation": {"measurement": {"ratio": 2.0 + count / 100, "low": 1.9, "high": 2.1}}}
     if command[0] == "tune":
-        return {"best": best, "rates": {"configurations_per_s": 20.0 * count}}
+        return {
+            "best": best,
+            "rates": {"configurations_per_s": 20.0 * count},
+            "elapsed_s": 9.0,
+            "stages": {"time": 5.0},
+        }
     return {
         "best": best, "counts": {"candidates": 100 * count}, "elapsed_s": 14.0,
         "stages": {"start": 2.0, "confirm": 2.0, "verify": 5.0},
@@ -34,6 +39,8 @@ def test_rates_are_of_the_search_alone_and_a_failed_run_is_named() -> None:
     assert [error.partition(":")[0] for error in rows["tune benchmarks/tuning/gemm.cu"]["errors"]] == [
         "4 devices, seed 1"
     ]
+    seconds = {"whole": 9.0, "time": 5.0}
+    assert rows["tune benchmarks/tuning/gemm.cu"]["seconds"] == {"1": [seconds, seconds], "4": [seconds]}
     table = devices_rate.render(rows)
     assert "| optimize examples/matmul.cu | 10.00 | 1.00 | 2.010× | 40.00 | 4.00 | 2.040× |" in table
 
