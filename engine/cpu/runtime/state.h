@@ -79,11 +79,12 @@ struct AsyncCopy {
     void *to;
     const void *from;
     size_t bytes, given, group;
+    AsyncCopy *next;
 };
 
 struct Fiber {
-    std::vector<AsyncCopy> copies;  // in order
-    size_t closed = 0;              // groups of copies
+    AsyncCopy *copies = nullptr, **last_copy = nullptr;  // in order
+    size_t closed = 0;                                   // groups of copies
     Context context;
     void *tsan = nullptr;
     int number = 0;  // of ThreadSanitizer's
