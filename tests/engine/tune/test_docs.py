@@ -54,7 +54,9 @@ def test_every_rule_that_writes_templates_is_documented():
     """`unroll_jam` was missing, and `tile_size` when it came."""
     section = TEXT.partition("## A template that a rule writes")[2].partition("\n## ")[0]
     listed = section.partition("leave them open:")[2].partition(".")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == {rule.name for rule in rules() if isinstance(rule, Parametric)}
+    without_values = {"interior"}  # its space has one choice, and leaves nothing open
+    parametric = {rule.name for rule in rules() if isinstance(rule, Parametric)}
+    assert set(re.findall(r"`(\w+)`", listed)) == parametric - without_values
 
 
 def test_every_strategy_is_documented_and_offered():
