@@ -59,6 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compare]:
     machine.close()
 
 
+@pytest.mark.slow
 def test_a_slower_head_is_slower_and_a_faster_one_faster(run: Compare) -> None:
     slow = KERNEL.replace(FAST, SLOW)
     worse, better = run(KERNEL, slow), run(slow, KERNEL)

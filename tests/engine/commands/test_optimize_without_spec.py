@@ -206,6 +206,7 @@ def test_a_kernel_in_a_header_goes_through_its_includer(root: Path, capsys: pyte
         assert "lib/scale.cuh" in result["best"]["files"]
 
 
+@pytest.mark.slow
 def test_the_same_request_is_answered_by_the_run_that_is_there(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_gives_the_same_results(sizes: dict[str, int]) -> None:
     assert_equal(site, some(site), (sizes,), tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_large_tiles_give_the_same_results_without_races() -> None:
     site = site_of(PLAIN)
     large = [one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2), one(site, "matmul_tile", copies=1)]
