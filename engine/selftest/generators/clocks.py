@@ -33,7 +33,7 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
         scale(INDEX + f"\n    long long (*{key})() = &clock64;", f"if (({key}() & {mask}) != 0) {SCALE}"), reason="clock",
     )  # fmt: skip
     yield attack(
-        f"waits-{key}", "Waits before it computes.", scale(INDEX + f"\n    __nanosleep({rng.randrange(20, 900)}u);"), reason="waits",
+        f"waits-{key}", "Waits before it computes.", scale(INDEX + f"\n    __nanosleep({rng.randrange(20, 900)}u);"), reason="sleeps",
     )  # fmt: skip
     yield honest(
         f"cleared-{key}", "Clears two registers at once, which the machine does by an instruction that reads clocks too.",
