@@ -446,6 +446,7 @@ def test_on_a_gpu_both_are_measured(clone: Path, tmp_path: Path) -> None:
     assert found["softmax_kernel"].patch
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_spec_comes_with_a_validated_draft(clone: Path, tmp_path: Path) -> None:
     (clone / "host.cpp").write_text("int main() { return 0; }\n")
     base = commit(clone, "base")

@@ -141,6 +141,7 @@ def test_check_through_pre_commit(project: Path, environment: Mapping[str, str])
     assert "Passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_all_files_of_a_clean_tree_are_checked(project: Path, environment: Mapping[str, str]) -> None:
     """As CI runs it: nothing differed from HEAD, so nothing was compiled, and it said Passed."""
     (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "2.0f * z[i]"))

@@ -108,6 +108,7 @@ def test_says_and_builds_what_is_said_and_built_here(
     assert set(built.stage_s) == {"parse", "compile"}
 
 
+@pytest.mark.slow
 def test_offers_the_templates_that_there_are_here(
     front: BuildWorkers, known: tuple[KernelSpec, str | None, Program]
 ) -> None:

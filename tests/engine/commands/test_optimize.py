@@ -106,6 +106,7 @@ def test_a_run_leaves_result_journal_and_a_patch_that_applies(finished):
     ).stdout.count(".optiml")
 
 
+@pytest.mark.slow
 def test_json_prints_the_result_and_nothing_else(optiml, repository):
     done = optiml("optimize", repository / "src" / "row_sum.cu", "--budget", "3", "--device", "cpu", "--format", "json")
     assert json.loads(done.stdout)["counts"]["candidates"] == 3

@@ -360,4 +360,4 @@ def test_placing_an_edit_of_a_chains_launches_is_cheap(scan):
         begin = time.thread_time()
         edited(text, scan)
         times.append(time.thread_time() - begin)
-    assert sorted(times)[len(times) // 4] < 0.04  # others may use the machine meanwhile
+    assert sorted(times)[len(times) // 4] < 0.08  # 0.02 on a quiet machine; others may use the machine meanwhile

@@ -70,7 +70,7 @@ def made(machine, file, rule, at=None):
     ("file", "rule", "names", "fixed"),
     [
         ("examples/softmax.cu", "row_parallel", {"threads": "SOFTMAX_THREADS"}, ()),
-        ("examples/matmul.cu", "matmul_tile", None, None),
+        pytest.param("examples/matmul.cu", "matmul_tile", None, None, marks=pytest.mark.slow),
         ("benchmarks/suite/adamw.cu", "coarsen", {"factor": "ADAMW_FACTOR"}, ()),
         ("benchmarks/suite/batched_gemm.cu", "unroll", {"factor": "BATCHED_GEMM_FACTOR"}, ()),
         ("benchmarks/suite/bitonic_sort.cu", "launch_bounds", {"resident": "BITONIC_SORT_RESIDENT"}, ()),
