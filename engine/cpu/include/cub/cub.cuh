@@ -321,12 +321,24 @@ private:
     }
 };
 
-template <class T_, int X_, int Items_, BlockLoadAlgorithm How_ = BLOCK_LOAD_DIRECT, int Y_ = 1, int Z_ = 1, int = 0>
-class BlockLoad {
-public:
+namespace details {
+// Where the items of a thread lie.
+template <bool Striped_, int Threads_, int Items_>
+struct ItemPlaces {
     struct TempStorage {
         char unused;
     };
+    static OPTIML_INLINE int place(int i) { return Striped_ ? i * Threads_ + rank() : rank() * Items_ + i; }
+};
+}  // namespace details
+
+template <class T_, int X_, int Items_, BlockLoadAlgorithm How_ = BLOCK_LOAD_DIRECT, int Y_ = 1, int Z_ = 1, int = 0>
+class BlockLoad : details::ItemPlaces<How_ == BLOCK_LOAD_STRIPED, X_ * Y_ * Z_, Items_> {
+    using Places_ = details::ItemPlaces<How_ == BLOCK_LOAD_STRIPED, X_ * Y_ * Z_, Items_>;
+    using Places_::place;
+
+public:
+    using typename Places_::TempStorage;
     OPTIML_INLINE BlockLoad() {}
     OPTIML_INLINE explicit BlockLoad(TempStorage &) {}
 
@@ -343,19 +355,15 @@ public:
     OPTIML_INLINE void Load(It_ from, T_ (&items)[Items_], int valid, D_ otherwise) {
         for (int i = 0; i < Items_; ++i) items[i] = place(i) < valid ? static_cast<T_>(from[place(i)]) : static_cast<T_>(otherwise);
     }
-
-private:
-    static OPTIML_INLINE int place(int i) {
-        return How_ == BLOCK_LOAD_STRIPED ? i * X_ * Y_ * Z_ + details::rank() : details::rank() * Items_ + i;
-    }
 };
 
 template <class T_, int X_, int Items_, BlockStoreAlgorithm How_ = BLOCK_STORE_DIRECT, int Y_ = 1, int Z_ = 1, int = 0>
-class BlockStore {
+class BlockStore : details::ItemPlaces<How_ == BLOCK_STORE_STRIPED, X_ * Y_ * Z_, Items_> {
+    using Places_ = details::ItemPlaces<How_ == BLOCK_STORE_STRIPED, X_ * Y_ * Z_, Items_>;
+    using Places_::place;
+
 public:
-    struct TempStorage {
-        char unused;
-    };
+    using typename Places_::TempStorage;
     OPTIML_INLINE BlockStore() {}
     OPTIML_INLINE explicit BlockStore(TempStorage &) {}
 
@@ -367,11 +375,6 @@ public:
     OPTIML_INLINE void Store(It_ to, T_ (&items)[Items_], int valid) {
         for (int i = 0; i < Items_; ++i)
             if (place(i) < valid) to[place(i)] = items[i];
-    }
-
-private:
-    static OPTIML_INLINE int place(int i) {
-        return How_ == BLOCK_STORE_STRIPED ? i * X_ * Y_ * Z_ + details::rank() : details::rank() * Items_ + i;
     }
 };
 
