@@ -37,7 +37,7 @@ BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is lar
 _FRACTION = 16  # of a size at which an edit does not end: where it is done at once there, it does not end at all. Ours
 _AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
 _LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
-_AT_A_TIME = 64  # samples, after each of which the time is looked at: so many are always run. Ours
+_AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are always run, and the large ones. Ours
 _MOST_S = 40.0  # of cores, after which no more begin: tiles of a matrix product take half a second each. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
@@ -160,12 +160,14 @@ class SampledSizes:
         """Runs of these jobs: the large sizes and some others at any rate, the rest, in random order, while there is time."""
         usual = [at for at in jobs if not pairs[at][0].large]
         self.rng.shuffle(usual)
-        order = [*(at for at in jobs if pairs[at][0].large), *usual]
+        some, usual = [*(at for at in jobs if pairs[at][0].large), *usual[:_AT_A_TIME]], usual[_AT_A_TIME:]
         found: dict[int, CpuRun] = {}
         begin = time.monotonic()
-        while order and (not found or (time.monotonic() - begin) * self.machinery.cores < _MOST_S):
-            some, order = order[:_AT_A_TIME], order[_AT_A_TIME:]
+        while some:
             found |= zip(some, self.machinery.run(binary, [jobs[at] for at in some]), strict=True)
+            if (time.monotonic() - begin) * self.machinery.cores >= _MOST_S:
+                break
+            some, usual = usual[:_AT_A_TIME], usual[_AT_A_TIME:]
         return found
 
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:

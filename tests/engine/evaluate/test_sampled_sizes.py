@@ -224,6 +224,7 @@ def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(monkeypatch
     assert 64 <= len(tried) <= 80
     assert f"some blocks at {len(tried)} sizes" in verdict.detail
     assert {known.case.sizes["n"] for known in samples._known if known.large} <= set(tried)
+    assert sum(known.case.sizes["n"] in tried for known in samples._known if not known.large) >= 57
 
 
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
