@@ -145,6 +145,9 @@ class SharedEvaluator:
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built: Built) -> Evaluation:
         """What the search measured: a comparison of searches needs no second look at what they found."""
         return self.evaluate(built, None)[0]

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +77,8 @@ class CpuMachine:
     """A machine of fibres. Each method may be called from several threads.
 
     `cache` keeps what is built once per compiler; `scratch` holds what one job needs, and is cleaned. With `sandbox` None
-    compiler and kernels run without a sandbox: for code that is the user's own. `jobs` is how many run at once.
+    compiler and kernels run without a sandbox: for code that is the user's own. `jobs` is how many run at once. `before_runs` is called
+    before each batch of runs; what it raises ends the call.
     """
 
     def __init__(self, cache: Path, *, sandbox: Sandbox | NoSandbox | None, scratch: Path, jobs: int = 2,
@@ -91,6 +92,7 @@ class CpuMachine:
         self.toolchain = found
         self._prepared: dict[str, Prepared] = {}
         self._objects = DiskCache(self.cache / "objects")
+        self.before_runs: Callable[[], None] = lambda: None
 
     def prepared(self, std: str = "c++17") -> Prepared:
         """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
@@ -311,6 +313,7 @@ class CpuMachine:
     def _batch(
         self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
     ) -> list[CpuRun]:
+        self.before_runs()
         prepared = self.prepared(binary.spec.compile.std)
         program = prepared.screen if mode == "screen" else prepared.race
         assert program is not None

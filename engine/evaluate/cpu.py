@@ -123,6 +123,9 @@ class CpuEvaluator:
 
     # ---- the suggestion
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing: the search has the cores."""
+
     def confirm(self, built: Built) -> Evaluation:
         """See `CpuScreen.confirm`; then the predicted speed and what else keeps a suggestion back."""
         assert self._original is not None

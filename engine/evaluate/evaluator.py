@@ -57,6 +57,11 @@ class Evaluator(Protocol):
         """
         ...
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Begin, beside the search, with what of the confirmation of a likely suggestion needs no device; `build` may be called on
+        another thread, and may raise NotBuilt."""
+        ...
+
     def confirm(self, built: Built) -> Evaluation:
         """Evaluate what would be suggested once more: fresh seeds, a second process, more effort."""
         ...

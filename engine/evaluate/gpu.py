@@ -297,6 +297,10 @@ class GpuEvaluator:
                 self._runner.kill()  # it may have written anywhere in the worker: the next candidate gets a fresh one
             return self._stated(evaluation), against
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        if self._cpu and self._original:
+            self._cpu.begin_ahead(self._original, build)
+
     def confirm(self, built: Built) -> Evaluation:
         """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
         try:
@@ -459,6 +463,8 @@ class GpuEvaluator:
         lap = Laps(stages)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         defences = self._builder.defences
+        if self._cpu and (wrong := self._cpu.refuted(built)) is not None:
+            return replace(wrong, stage_s=stages)
         try:
             # The sanitizers and the CPU run beside the checks: they look at small shapes, and none of them is timed.
             with ThreadPoolExecutor(2) as beside:
@@ -557,6 +563,8 @@ class GpuEvaluator:
         return _refused_by_guardrail(judged)
 
     def close(self) -> None:
+        if self._cpu:
+            self._cpu.give_up()
         self._builder.close()
         self._runner.close()
         if self._second is not None:

@@ -297,6 +297,9 @@ class RemoteEvaluator:
 
     # ---- the suggestion
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing: a device's checks would be in the way of its own search."""
+
     def confirm(self, built: Built) -> Evaluation:
         """Confirmed on the first device, and on a second one where there is one: it must hold on both."""
         head, blobs = head_of(built, self._original)

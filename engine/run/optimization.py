@@ -213,7 +213,7 @@ def _run(parts: _Parts) -> OptimizationResult:
                 feed=part,
                 watch=insight or predicted,
                 inner=parts.inner,
-                on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
+                on_incumbent=partial(_new_best, evaluator, insight, program),
             ),
             parts.on_progress,
         )
@@ -251,6 +251,15 @@ def _run(parts: _Parts) -> OptimizationResult:
             raise KeyboardInterrupt
         journal.mark_request(*request, ended=not options.budget.interrupt.asked)
         return result
+
+
+def _new_best(
+    evaluator: Evaluator, insight: Insight | None, original: Program, built: Built, evaluation: Evaluation
+) -> None:
+    """Have what became the best profiled, and the checks that it must pass begun, beside the search."""
+    if insight is not None:
+        insight.look(built, evaluation)
+    evaluator.begin_confirming(partial(_tidied, evaluator, built, original))
 
 
 def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | None) -> Part | None:

@@ -195,7 +195,7 @@ class _Run:
                 self.evaluator,
                 self.machine.target,
                 Builds(executor, in_flight=ahead),
-                Reports(journal=journal, on_progress=on_progress),
+                Reports(journal=journal, on_progress=on_progress, on_best=self._new_best),
             )
 
             def ready() -> None:
@@ -275,6 +275,10 @@ class _Run:
         if len(told) > _TOLD:
             told = f"{told[:_TOLD]}… ({hashlib.sha256(told.encode()).hexdigest()[:16]})"
         return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": told}
+
+    def _new_best(self, program: Program) -> None:
+        """Have the checks that the best must pass begun beside the search."""
+        self.evaluator.begin_confirming(partial(self.evaluator.build, program, by_rules=True))
 
     def _limit(self) -> float | None:
         limit = self.options.budget.seconds

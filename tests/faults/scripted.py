@@ -92,6 +92,9 @@ class ScriptedEvaluator:
             return evaluation, None
         return evaluation, None if incumbent is None else evaluation.measurement.ratio / ratio(incumbent.program)
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built: Built) -> Evaluation:
         if _figure(built.program) % 8 == 2:
             return Evaluation(Outcome.WRONG_RESULT, failure=Failure("differs"), code_hash=built.binary.code_hash)

@@ -41,6 +41,13 @@ from .kills import rows
 from .scripted import ScriptedEvaluator, kernel, options, scripted
 
 
+def _opinion(**answers: Any) -> Any:
+    """A second opinion that answers this, and checks nothing ahead."""
+    return SimpleNamespace(
+        **{"open_beside": lambda original: None, "refuted": lambda built: None, "give_up": lambda: None, **answers}
+    )
+
+
 def _program(code: str) -> Program:
     return Program({"k.cu": f"// code {code}".encode()}, "k.cu")
 
@@ -199,7 +206,7 @@ def test_the_checks_on_the_cpu_do_not_hold_the_gpu(bench: GpuEvaluator) -> None:
         return None, ()
 
     bench._gpu = lock
-    bench._cpu = cast(Any, SimpleNamespace(judge=judge, open_beside=lambda original: None))
+    bench._cpu = _opinion(judge=judge)
     evaluation = bench.confirm(bench.build(_program("2.0"), by_rules=False))
     assert evaluation.outcome is Outcome.ACCEPTED
     assert free == [True]
@@ -260,7 +267,7 @@ def test_the_cpu_begins_with_the_original_when_a_candidate_is_worth_confirming(
     bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(open_beside=begun.append))
+    monkeypatch.setattr(bench, "_cpu", _opinion(open_beside=begun.append))
     bench.evaluate(bench.build(_program("0.5"), by_rules=False), None)
     assert begun == []
     bench.evaluate(bench.build(_program("2.0"), by_rules=False), None)
@@ -273,18 +280,29 @@ def test_what_the_cpu_refutes_is_wrong_at_any_speed_and_is_not_timed(
 ) -> None:
     """An attack that was slower than its original was called slower, and no one looked further."""
     wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs at n = 66345"))
-    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (wrong, ())))
+    monkeypatch.setattr(bench, "_cpu", _opinion(judge=lambda original, built: (wrong, ())))
     monkeypatch.setattr(bench, "_time", lambda timing: pytest.fail("it was timed"))
     found = bench.confirm(bench.build(_program(code), by_rules=False))
     assert found.outcome is Outcome.WRONG_RESULT
     assert "66345" in str(found.failure)
 
 
+def test_what_the_cpu_has_refuted_beside_the_search_takes_no_turn_at_the_gpu(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs at n = 66345"))
+    monkeypatch.setattr(bench, "_cpu", _opinion(refuted=lambda built: wrong))
+    monkeypatch.setattr(bench, "_turn", lambda lap: pytest.fail("it was run"))
+    found = bench.confirm(bench.build(_program("2.0"), by_rules=False))
+    assert found.outcome is Outcome.WRONG_RESULT
+    assert found.stage_s == {}
+
+
 def test_what_the_cpu_has_checked_stands_among_the_guardrails(
     bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = (Guardrail("also checked on the CPU", "not checked", "it uses inline PTX"),)
-    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (None, checked)))
+    monkeypatch.setattr(bench, "_cpu", _opinion(judge=lambda original, built: (None, checked)))
     found = bench.confirm(bench.build(_program("2.0"), by_rules=False))
     assert found.outcome is Outcome.ACCEPTED
     assert checked[0] in found.guardrails

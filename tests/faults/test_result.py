@@ -81,6 +81,9 @@ class BuildsOnce(ScriptedEvaluator):
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         return self.confirm(built), None
 
+    def begin_confirming(self, build: object) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built: Built) -> Evaluation:
         ratio = 1.1 ** built.program.data.count(b"// step")
         return Evaluation(Outcome.ACCEPTED, Measurement((), ratio, ratio, ratio), code_hash=built.binary.code_hash)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +32,17 @@ SAMPLED = Guardrail("sizes", "passed")
 
 
 def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpinion, list[str]]:
-    """An opinion whose screen answers, or raises, this."""
+    """An opinion whose screen answers, raises, or calls for its answer, this."""
     called = []
+    machine: Any = SimpleNamespace(before_runs=lambda: None)
+    monkeypatch.setattr(engine.evaluate.second_opinion, "_STOOD_LEAST_S", 0.0)
 
     def answer(name: str, otherwise: Any) -> Any:
         def given(*arguments: Any) -> Any:
             called.append(name)
             found = screen.get(name, otherwise)
+            if callable(found):
+                found = found(machine)
             if isinstance(found, Exception):
                 raise found
             return found
@@ -50,7 +57,81 @@ def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpin
     )
     monkeypatch.setattr(engine.evaluate.second_opinion, "CpuScreen", lambda *arguments: made)
     nothing: Any = None
-    return SecondOpinion(nothing, nothing, lambda: nothing), called
+    return SecondOpinion(nothing, nothing, lambda: machine), called
+
+
+def _named(text: str) -> Any:
+    program = Program({"k.cu": text.encode()}, "k.cu")
+    return SimpleNamespace(binary=BUILT.binary, program=program, by_rules=False)
+
+
+def _wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_checks_that_began_ahead_are_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opinion, called = _opinion(monkeypatch)
+    opinion.begin_ahead(BUILT, lambda: _named("best"))
+    _wait_for(lambda: "confirm" in called)
+    assert opinion.judge(BUILT, _named("best"))[1][0].verdict == "passed"
+    assert called.count("confirm") == 1
+    assert opinion.judge(BUILT, _named("another"))[1][0].verdict == "passed"
+    assert called.count("confirm") == 2
+
+
+def test_what_was_refuted_ahead_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opinion, _ = _opinion(monkeypatch, confirm=(WRONG, ()))
+    opinion.begin_ahead(BUILT, lambda: _named("best"))
+    _wait_for(lambda: opinion.refuted(_named("best")) is not None)
+    assert opinion.refuted(_named("another")) is None
+
+
+@pytest.mark.parametrize("by", ["another best", "the confirmation", "the end"])
+def test_checks_ahead_of_what_is_the_best_no_more_are_given_up(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    started, superseded = threading.Event(), threading.Event()
+
+    def confirm(machine: Any) -> Any:
+        if not superseded.is_set():
+            started.set()
+            assert superseded.wait(30)
+            machine.before_runs()  # raises
+            pytest.fail("went on")
+        machine.before_runs()
+        return None, (SAMPLED,)
+
+    opinion, called = _opinion(monkeypatch, confirm=confirm)
+    opinion.begin_ahead(BUILT, lambda: _named("first"))
+    assert started.wait(30)
+    if by == "another best":
+        opinion.begin_ahead(BUILT, lambda: _named("second"))
+        superseded.set()
+        _wait_for(lambda: called.count("confirm") == 2)
+    elif by == "the end":
+        opinion.give_up()
+        superseded.set()
+    else:
+        (first,) = opinion._known
+        threading.Thread(target=lambda: first.given_up.wait(30) and superseded.set()).start()
+    assert opinion.judge(BUILT, _named("second"))[1][0].verdict == "passed"
+    assert called.count("confirm") == 2
+
+
+def test_the_original_is_validated_whatever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    def opened(machine: Any) -> Any:
+        assert given_up.wait(30)
+        machine.before_runs()
+        return BUILT
+
+    opinion, _ = _opinion(monkeypatch, open=opened)
+    opinion.begin_ahead(BUILT, lambda: _named("best"))
+    opinion.give_up()
+    given_up.set()
+    assert opinion.judge(BUILT, _named("best"))[1][0].verdict == "passed"
 
 
 def test_texts_by_architecture_that_the_cpu_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

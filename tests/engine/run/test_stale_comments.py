@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Timed(ScriptedEvaluator):
         super().__init__()
         self._comments = comments
         self.confirmed: list[str] = []
+        self.begun: list[str] = []
 
     def build(self, program: Program, *, by_rules: bool = False) -> Built:
         return self._built(program)
@@ -40,6 +41,9 @@ class Timed(ScriptedEvaluator):
         built = super()._built(program)
         code = program.data.decode() if self._comments else re.sub(r"\s*//.*", "", program.data.decode())
         return replace(built, binary=replace(built.binary, code_hash=code))
+
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        self.begun.append(build().program.data.decode())
 
     def confirm(self, built: Built) -> Evaluation:
         self.confirmed.append(built.program.data.decode())
@@ -68,6 +72,7 @@ def test_the_patch_takes_a_stale_comment_with_it(tmp_path: Path, comments: bool)
     assert result.best is not None, result.refused
     patch = (out / "best.patch").read_text()
     assert ("-    // one element for each thread\n" in patch) != comments
+    assert evaluator.confirmed[-1] in evaluator.begun
     # What was confirmed is what the patch gives.
     assert evaluator.confirmed[-1] == COMMENTED.replace(
         OLD, OLD.splitlines(keepends=True)[0] + NEW if comments else NEW

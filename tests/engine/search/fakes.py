@@ -94,6 +94,9 @@ class FakeEvaluator:
         against = speed(built.text) / speed(incumbent.text) if incumbent else None
         return self._evaluation(built), against
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built: Built) -> Evaluation:
         return self._evaluation(built)
 

@@ -66,6 +66,9 @@ class Evaluator:
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)
 
+    def begin_confirming(self, build: Callable[[], Built]) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built: Built) -> Evaluation:
         found = self._measured(built)
         outcome = Outcome.ACCEPTED if found.ratio > 1 else Outcome.NO_DIFFERENCE

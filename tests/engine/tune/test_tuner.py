@@ -86,6 +86,9 @@ class Evaluator:
         self.retimed.append((eval_point(built), effort))
         return self._evaluation(built), None
 
+    def begin_confirming(self, build: object) -> None:
+        """Nothing is begun ahead."""
+
     def confirm(self, built):
         return self._evaluation(built)
 
