@@ -130,6 +130,10 @@ class GpuEvaluator:
         self._wide = self._widened(built)
         compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
         ready()
+        if self._cpu:
+            self._cpu.open_beside(
+                built
+            )  # a confirmation needs it, and the cores have little to do before the first candidates are built
         device = self._runner.start()
         for case in (*self._spec.check, *self._spec.time):
             needed = bytes_needed(self._spec, case)
@@ -384,8 +388,6 @@ class GpuEvaluator:
                 self._second = self._make_runner()
                 with suppress(OSError):  # then it starts when it is needed, or says why not
                     self._second.start_ahead()
-                if self._cpu and self._original:
-                    self._cpu.open_beside(self._original)
             return judged, against
         except DeviceFault as fault:
             passed("lost")

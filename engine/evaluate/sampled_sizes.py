@@ -38,7 +38,7 @@ _FRACTION = 16  # of a size at which an edit does not end: where it is done at o
 _AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
 _LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
 _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are always run, and the large ones. Ours
-_MOST_S = 40.0  # of cores, after which no more begin: tiles of a matrix product take half a second each. Ours
+_MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
@@ -133,7 +133,8 @@ class SampledSizes:
         for at, run in some.items():
             if endless := self._endless(pairs[at][0], run, built):
                 return endless, Guardrail(NAME, "failed", endless.reason)
-        some |= self._others(built.extra, {at: job for at, job in enumerate(jobs) if at not in some}, pairs)
+        rest = {at: job for at, job in enumerate(jobs) if at not in some}
+        some |= self._within_time(built.extra, rest, [at for at in rest if not pairs[at][0].large])
         pairs, runs = [pairs[at] for at in sorted(some)], [some[at] for at in sorted(some)]
         usual = [
             (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
@@ -154,20 +155,18 @@ class SampledSizes:
         missed = f"; {len(runs) - seen} could not be compared, first: {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes not in any case{missed}")
 
-    def _others(
-        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], pairs: Sequence[tuple[_Known, CpuJob]]
-    ) -> dict[int, CpuRun]:
-        """Runs of these jobs: the large sizes and some others at any rate, the rest, in random order, while there is time."""
-        usual = [at for at in jobs if not pairs[at][0].large]
+    def _within_time(self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int]) -> dict[int, CpuRun]:
+        """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time."""
         self.rng.shuffle(usual)
-        some, usual = [*(at for at in jobs if pairs[at][0].large), *usual[:_AT_A_TIME]], usual[_AT_A_TIME:]
+        left = usual[_AT_A_TIME:]
+        some = [at for at in jobs if at not in set(left)]
         found: dict[int, CpuRun] = {}
         begin = time.monotonic()
         while some:
             found |= zip(some, self.machinery.run(binary, [jobs[at] for at in some]), strict=True)
             if (time.monotonic() - begin) * self.machinery.cores >= _MOST_S:
                 break
-            some, usual = usual[:_AT_A_TIME], usual[_AT_A_TIME:]
+            some, left = left[:_AT_A_TIME], left[_AT_A_TIME:]
         return found
 
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
@@ -353,11 +352,13 @@ class SampledSizes:
                 wanted.append(_Wanted(case, large, launch, job, loose, long))
                 break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
-        runs = self.machinery.run(self.original.extra, [one.job for one in usual])
+        jobs = {at: one.job for at, one in enumerate(usual)}
+        found = self._within_time(self.original.extra, jobs, [at for at, one in enumerate(usual) if not one.large])
+        runs = [found[at] for at in sorted(found)]
         runs += self.machinery.within(self.original.extra, [one.job for one in brief], BRIEF_DEADLINE_S)
         self._known = [
             _Known(one.case, one.large, one.launch, one.job, run, one.loose, one.long)
-            for one, run in zip((*usual, *brief), runs, strict=True)
+            for one, run in zip((*(usual[at] for at in sorted(found)), *brief), runs, strict=True)
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]
 

@@ -22,8 +22,8 @@ from engine.verify.compiler_arms import compiler_arms
 
 NAME = "also checked on the CPU"
 _UNDECIDED = frozenset({Outcome.TIMED_OUT})  # the GPU ran it to its end: the CPU is slow
-# A program is checked ahead once it has been the best for this share of the time since the first was, and at least for so long: what is
-# given up before its end costs the compilers cores. Ours.
+# A program is checked ahead once it has been the best for this share of the time since the original was opened, and at least for so long:
+# what is given up before its end costs the compilers cores. Ours.
 _STOOD, _STOOD_LEAST_S = 0.15, 1.0
 
 Opinion = tuple[Evaluation | None, tuple[Guardrail, ...]]

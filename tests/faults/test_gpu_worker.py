@@ -263,15 +263,18 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
     assert "Invalid write" in str(found.failure)
 
 
-def test_the_cpu_begins_with_the_original_when_a_candidate_is_worth_confirming(
-    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+def test_the_cpu_begins_with_the_original_beside_its_validation_on_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
 ) -> None:
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    made = evaluator(spec(), tmp_path)
     begun: list[object] = []
-    monkeypatch.setattr(bench, "_cpu", _opinion(open_beside=begun.append))
-    bench.evaluate(bench.build(_program("0.5"), by_rules=False), None)
-    assert begun == []
-    bench.evaluate(bench.build(_program("2.0"), by_rules=False), None)
-    assert begun == [bench._original]
+    validate = made._validated
+    made._cpu = _opinion(open_beside=begun.append)
+    monkeypatch.setattr(made, "_validated", lambda built: (begun.append("validated"), validate(built))[1])
+    made.open(_program("1.0"))
+    assert begun == [made._original, "validated"]
+    made.close()
 
 
 @pytest.mark.parametrize("code", ["2.0", "0.5"])

@@ -203,11 +203,14 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
     assert (failure is not None) == refused, failure
 
 
-def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slow", ["original", "candidate"])
+def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(
+    monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
     now, tried = [0.0], list[int]()
 
     def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
-        if binary == "slow":
+        if binary == slow:
             now[0] += 3.0 * len(jobs) / 16
             tried.extend(int(job.scalars["n"]) for job in jobs)
         return [_run(_original, job) for job in jobs]
@@ -217,9 +220,9 @@ def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(monkeypatch
 
     monkeypatch.setattr(sampled_sizes.time, "monotonic", lambda: now[0])
     machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None, cores=16)
-    original, slow = (SimpleNamespace(program=name, extra=name) for name in ("original", "slow"))
+    original, candidate = (SimpleNamespace(program=name, extra=name) for name in ("original", "candidate"))
     samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
-    failure, verdict = samples.judge(slow)  # type: ignore[arg-type]
+    failure, verdict = samples.judge(candidate)  # type: ignore[arg-type]
     assert failure is None
     assert 64 <= len(tried) <= 80
     assert f"some blocks at {len(tried)} sizes" in verdict.detail
