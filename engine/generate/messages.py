@@ -63,7 +63,7 @@ class Prompts:
         arguments = []
         for a in task.arguments:
             what = f"{' x '.join(a.shape)}, row-major" if a.role != "scalar" else "a number"
-            arguments.append(f"{a.name}: {a.type}, {a.role}, {what}")
+            arguments.append(f"{a.name}: {a.type}, {a.told_role}, {what}")
         cases = [", ".join(f"{k} = {v}" for k, v in case.sizes.items()) for case in task.time]
         return self._render(
             "kernel.jinja", signature=task.signature, arguments=arguments, cases=cases, target=self._target,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -54,6 +54,8 @@ _SMALL = (3, 5, 2, 7)
 # A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
 _FACTORS = (1.0, 0.5, 3.0, 1.25)
 
+ROLES = ("in", "out", "zeroed", "inout", "scalar")
+
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -78,7 +80,7 @@ SCHEMA: Mapping[str, Any] = {
                 "properties": {
                     "name": {"type": "string"},
                     "type": {"type": "string", "enum": list(TYPES)},
-                    "role": {"type": "string", "enum": ["in", "out", "inout", "scalar"]},
+                    "role": {"type": "string", "enum": list(ROLES)},
                     "shape": {"type": "array", "items": {"type": "string"}},
                     "fill": {"type": "string", "enum": [*_FILLS, ""]},
                     "low": {"type": "string"},
@@ -96,7 +98,10 @@ class TaskError(OptimlError):
 
 @dataclass(frozen=True)
 class TaskArgument:
-    """One argument of the kernel. A buffer has a `shape` (expressions over the sizes), a scalar is the size of its name."""
+    """One argument of the kernel. A buffer has a `shape` (expressions over the sizes), a scalar is the size of its name.
+
+    A `zeroed` output is filled with zeros by the host function before each launch.
+    """
 
     name: str
     type: str
@@ -105,6 +110,12 @@ class TaskArgument:
     fill: str = ""
     low: str = ""
     high: str = ""
+    zeroed: bool = False
+
+    @property
+    def told_role(self) -> str:
+        """The role as a model reads and writes it."""
+        return "zeroed" if self.zeroed else self.role
 
     @property
     def declared(self) -> str:
@@ -138,6 +149,10 @@ class Task:
         return tuple(a for a in self.arguments if a.role in ("in", "inout"))
 
     @property
+    def _zeroed(self) -> tuple[TaskArgument, ...]:
+        return tuple(a for a in self.arguments if a.zeroed)
+
+    @property
     def wrapper(self) -> str:
         """The name of the host function that launches the kernel."""
         return self.kernel.removesuffix("_kernel")
@@ -161,7 +176,12 @@ class Task:
         parameters = ", ".join([*(a.declared for a in self.arguments), "cudaStream_t stream"])
         names = ", ".join(a.name for a in self.arguments)
         lines += [f"// Launches {self.kernel} on a stream. All pointers are to device memory."]
-        lines += [f"void {self.wrapper}({parameters}) {{", f"    {self.kernel}<<<1, 1, 0, stream>>>({names});", "}", ""]
+        zeros = [
+            f"    cudaMemsetAsync({a.name}, 0, sizeof({TYPES[a.type]}) * ({_long(a.size)}), stream);"
+            for a in self._zeroed
+        ]
+        launch = f"    {self.kernel}<<<1, 1, 0, stream>>>({names});"
+        lines += [f"void {self.wrapper}({parameters}) {{", *zeros, launch, "}", ""]
         return "\n".join(lines)
 
     def _spec(self) -> list[str]:
@@ -169,8 +189,11 @@ class Task:
         for a in self.arguments:
             if a.role == "scalar":
                 continue
-            parts = [f'role = "{a.role}"', f'type = "{a.type}"', f'size = "{a.size}"']
-            if a.role != "out":
+            role = "inout" if a.zeroed else a.role
+            parts = [f'role = "{role}"', f'type = "{a.type}"', f'size = "{a.size}"']
+            if a.zeroed:
+                parts.append('fill = { kind = "constant", low = 0 }')
+            elif a.role != "out":
                 bounds = "".join(f', {k} = "{v}"' for k, v in (("low", a.low), ("high", a.high)) if v)
                 parts.append(f'fill = {{ kind = "{a.fill}"{bounds} }}')
             lines.append(f"args.{a.name} = {{ {', '.join(parts)} }}")
@@ -178,7 +201,14 @@ class Task:
             f"check = [{', '.join(_toml(c) for c in self.check)}]",
             f"time = [{', '.join(_toml(c) for c in self.time)}]",
         ]
+        if any(a.type in _FLOATS for a in self._zeroed):  # atomics add up in another order each time
+            lines.append("deterministic = false")
         return lines
+
+
+def _long(expression: str) -> str:
+    """An expression over int parameters, worked out in 64 bits."""
+    return re.sub(r"\b[A-Za-z_]\w*", r"(long long)\g<0>", expression)
 
 
 def _toml(case: Case) -> str:
@@ -230,6 +260,7 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
     buffers = [a.name for a in arguments if a.role != "scalar"]
     if set(buffers) & set(sizes):
         _bad(f"'{sorted(set(buffers) & set(sizes))[0]}' is both a buffer and a size")
+    _check_zeroed(arguments, sizes)
     if not any(a.role in ("out", "inout") for a in arguments) or not any(a.role in ("in", "inout") for a in arguments):
         _bad("a task has at least one input and one output buffer")
     time = tuple(
@@ -239,6 +270,15 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
         if _bytes(arguments, case) > _MOST_BYTES:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
     return Task(kernel, arguments, time, _checks(arguments, time, cpu=cpu))
+
+
+def _check_zeroed(arguments: tuple[TaskArgument, ...], sizes: Iterable[str]) -> None:
+    """The host function works out how much to zero from the kernel's own parameters."""
+    scalars = {a.name for a in arguments if a.role == "scalar"}
+    for argument in (a for a in arguments if a.zeroed):
+        lacking = sorted(set(re.findall(r"[A-Za-z_]\w*", argument.size)) & set(sizes) - scalars)
+        if lacking:
+            _bad(f"'{argument.name}' is zeroed, and its size '{lacking[0]}' is no scalar argument")
 
 
 def _name(value: Any, what: str) -> str:
@@ -291,8 +331,10 @@ def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument
         if type_ not in _FLOATS and any(isinstance(v, float) for v in sizes[name]):
             _bad(f"the scalar '{name}' is a {type_}, but its size is a fraction")
         return TaskArgument(name, type_, "scalar")
-    if role not in ("in", "out", "inout"):
-        _bad(f"the role of '{name}' is none of in, out, inout, scalar")
+    if role not in ROLES:
+        _bad(f"the role of '{name}' is none of {', '.join(ROLES)}")
+    zeroed = role == "zeroed"
+    role = "out" if zeroed else role
     shape = told.get("shape")
     if not isinstance(shape, list) or not 1 <= len(shape) <= _MOST_DIMENSIONS:
         _bad(f"the shape of '{name}' has one to {_MOST_DIMENSIONS} extents")
@@ -303,7 +345,7 @@ def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument
             _bad(f"an extent of '{name}' is no arithmetic over the sizes")
         extents.append(text)
     fill, low, high = ("", "", "") if role == "out" else _fill(name, type_, told)
-    return TaskArgument(name, type_, cast(Role, role), tuple(extents), fill, low, high)
+    return TaskArgument(name, type_, cast(Role, role), tuple(extents), fill, low, high, zeroed)
 
 
 def _fill(name: str, type_: str, told: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -392,6 +434,6 @@ def _fitting(arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float],
 def described(task: Task) -> str:
     """The task as JSON, for a model to read."""
     arguments = [
-        {"name": a.name, "type": TYPES[a.type], "role": a.role, "shape": list(a.shape)} for a in task.arguments
+        {"name": a.name, "type": TYPES[a.type], "role": a.told_role, "shape": list(a.shape)} for a in task.arguments
     ]
     return json.dumps({"kernel": task.kernel, "arguments": arguments}, indent=1)

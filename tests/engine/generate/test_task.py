@@ -148,3 +148,42 @@ def test_fuzzed_answers_end_in_a_task_or_a_sentence() -> None:
             return  # the run turns it into a refusal
 
     check()
+
+
+N = {"name": "n", "type": "int32", "role": "scalar", "shape": [], "fill": "", "low": "", "high": ""}
+BINS = {"name": "bins", "type": "int32", "role": "scalar", "shape": [], "fill": "", "low": "", "high": ""}
+
+
+def counts(type_: str, *scalars: dict[str, Any]) -> Task:
+    found = {
+        "name": "counts",
+        "type": type_,
+        "role": "zeroed",
+        "shape": ["bins + 1"],
+        "fill": "",
+        "low": "",
+        "high": "",
+    }
+    values = {**X, "shape": ["n"]}
+    sizes = [{"name": "n", "values": [1 << 20]}, {"name": "bins", "values": [256]}]
+    return read_task(told(values, found, *scalars, sizes=sizes, kernel="histogram"))
+
+
+@pytest.mark.parametrize(("type_", "repeatable"), [("int32", True), ("float", False)])
+def test_a_zeroed_output_is_zeroed_by_the_host_and_by_every_check(type_: str, repeatable: bool) -> None:
+    task = counts(type_, N, BINS)
+    text = task.file(())
+    word = "int" if type_ == "int32" else "float"
+    assert f"cudaMemsetAsync(counts, 0, sizeof({word}) * (((long long)bins + 1)), stream);" in text
+    assert text.index("cudaMemsetAsync") < text.index("<<<1, 1, 0, stream>>>")
+    spec = specs(task)
+    argument = spec.argument("counts")
+    assert (argument.role, argument.fill.kind, argument.fill.low) == ("inout", "constant", "0")
+    assert spec.deterministic is repeatable  # atomics on floats add up in another order each time
+    assert [a.name for a in task.inputs] == ["x"]  # the reference does not get it
+    assert [a.name for a in task.outputs] == ["counts"]
+
+
+def test_the_size_of_a_zeroed_output_has_to_be_known_to_the_host() -> None:
+    with pytest.raises(TaskError, match="'counts' is zeroed, and its size 'bins' is no scalar argument"):
+        counts("int32", N)
