@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,6 +50,14 @@ _PLAIN_NOISE = (
 _DOUBTED = ("uninitialised", "timeout", "deadlock")  # what may come of the blocks that are left out
 
 Run = Callable[[CpuBinary, Sequence[CpuJob], float], list[CpuRun]]  # within a deadline of processor time
+
+
+class _Compared(Enum):
+    """How much of what sampled blocks of the original write was compared with what the candidate's write."""
+
+    NOTHING = "nothing"
+    PART = "part"
+    WHOLE = "whole"
 
 
 @dataclass
@@ -141,19 +151,21 @@ class SampledSizes:
         ]
         ended = [(before, after) for before, after in usual if not after.findings]
         regular = 2 * len(ended) > len(usual) and all(not _missing(*pair) and not _twice(*pair) for pair in ended)
-        seen, unsure = 0, ""
+        seen, unsure = Counter[_Compared](), ""
         for (known, job), run in zip(pairs, runs, strict=True):
             found = self._against(known, job, run, built, regular)
             if isinstance(found, Failure):
                 return found, Guardrail(NAME, "failed", found.reason)
-            seen += found
-            if found:
+            seen[found] += 1
+            if found is _Compared.WHOLE:
                 counted(run)
-            unsure = unsure or ("" if found or known.loose else known.case.name)
-        if not seen:
+            unsure = unsure or (known.case.name if found is _Compared.NOTHING and not known.loose else "")
+        sizes = seen[_Compared.WHOLE] + seen[_Compared.PART]
+        if not sizes:
             return None, Guardrail(NAME, "not checked", "no block could be compared with one of the original")
-        missed = f"; {len(runs) - seen} could not be compared, first: {unsure}" if unsure else ""
-        return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes not in any case{missed}")
+        part = f", at {seen[_Compared.PART]} of them a part of what these write" if seen[_Compared.PART] else ""
+        missed = f"; {seen[_Compared.NOTHING]} could not be compared, first: {unsure}" if unsure else ""
+        return None, Guardrail(NAME, "passed", f"some blocks at {sizes} sizes not in any case{part}{missed}")
 
     def _within_time(self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int]) -> dict[int, CpuRun]:
         """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time."""
@@ -177,15 +189,15 @@ class SampledSizes:
         whole = self.machinery.whole(built, known.case)
         return whole if isinstance(whole, Failure) else None
 
-    def _against(self, known: _Known, job: CpuJob, run: CpuRun, built: Built, regular: bool) -> Failure | bool:
-        """A failure, or whether something could be compared."""
+    def _against(self, known: _Known, job: CpuJob, run: CpuRun, built: Built, regular: bool) -> Failure | _Compared:
+        """A failure, or how much of what the original's blocks write could be compared."""
         case = known.case
         if run.findings:
             kinds = {finding.kind for finding in run.findings if not _of_the_block(finding, job)}
             if known.long and kinds == {"timeout"}:
-                return self._never_ends(known, built) or False
+                return self._never_ends(known, built) or _Compared.NOTHING
             if kinds & set(_DOUBTED) or (known.loose and "misaligned" in kinds):
-                return False
+                return _Compared.NOTHING
             return Failure(f"{run.findings[0].message} (at {case.name})", case=case.name)
         compared = 0
         for name, before in known.run.writes.items():
@@ -201,16 +213,15 @@ class SampledSizes:
                 return failure
         missing = _missing(known.run, run)
         if not missing:
-            return compared > 0
+            return _Compared.WHOLE if compared else _Compared.NOTHING
         if self._whole_left > 0:
             self._whole_left -= 1
             if whole := self.machinery.whole(built, case):
-                return whole
-        return (
-            (self._skipped(known, job, run, missing) or self._lost(known, job, run, built.extra, missing) or False)
-            if regular
-            else False
-        )
+                return whole if isinstance(whole, Failure) else _Compared.WHOLE
+        part = _Compared.PART if compared else _Compared.NOTHING
+        if not regular:
+            return part
+        return self._skipped(known, job, run, missing) or self._lost(known, job, run, built.extra, missing) or part
 
     def _never_ends(self, known: _Known, built: Built) -> Failure | None:
         """Whether a candidate does not end where one size alone is large and the original ends soon, but does at once at a part of it."""

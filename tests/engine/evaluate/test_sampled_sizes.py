@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,24 @@ def test_the_same_kernel_passes_at_every_size() -> None:
     assert failure is None
     assert verdict.verdict == "passed"
     assert "could not" not in verdict.detail
+
+
+def test_blocks_that_write_less_than_the_originals_are_compared_in_what_they_write() -> None:
+    """One block of the original is many of a candidate, of which some are run."""
+
+    def part(i: int, n: int, threads: int) -> tuple[int, float] | None:
+        return _original(i, n, threads) if i % BLOCK < 128 else None
+
+    failure, verdict = _judge(part)
+    assert failure is None
+    assert verdict.verdict == "passed"
+    said = re.fullmatch(
+        r"some blocks at (\d+) sizes not in any case, at (\d+) of them a part of what these write", verdict.detail
+    )
+    assert said
+    assert int(said[1]) > int(said[2]) > 300  # all but the smallest sizes
+    failure, _ = _judge(lambda i, n, threads: (i, _value(i) + 1.0) if i % BLOCK < 128 and i < n else None)
+    assert failure is not None
 
 
 @pytest.mark.parametrize("bits", [24, 29])
