@@ -1,14 +1,16 @@
-"""New tables in constant memory: allowed where their text shows numbers that nothing can change.
+"""New constants: allowed where their text shows numbers that nothing can change.
 
 Memory of the device outlives a launch, and an edit could keep results in it. A table that is given its numbers where it is declared,
 and whose elements are only ever operands of arithmetic, keeps none: no host code that could fill it may be added, and nothing has
-its address. An operator that the file defines could take one by reference.
+its address. An operator that the file defines could take one by reference. An integer constant of the host (`static const int`) is
+initialised by arithmetic on numbers and other constants, so that no code runs before `main`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from engine.cuda.items import Item, Token
 
@@ -18,6 +20,26 @@ _WORDS = frozenset(
 _NUMBERS = frozenset("{},+-=")
 _ARITHMETIC = frozenset("*/+-")
 _BEFORE, _BEHIND = _ARITHMETIC | {"(", ",", "=", "return"}, _ARITHMETIC | {")", ",", ";"}
+_INTEGERS = frozenset(
+    {
+        "static",
+        "const",
+        "bool",
+        "char",
+        "short",
+        "int",
+        "long",
+        "unsigned",
+        "signed",
+        "size_t",
+        "int32_t",
+        "uint32_t",
+        "int64_t",
+        "uint64_t",
+    }
+)
+_OF_INTEGERS = frozenset("+-*/%<>()")
+_DEFINED = re.compile(r"#\s*define\s+(\w+)")
 _MACRO = re.compile(r"#\s*define\s+(\w+)\(")
 
 
@@ -38,6 +60,32 @@ def is_constant_table(item: Item, others: Sequence[Item]) -> bool:
         and all(t.kind == "number" or t.text in _NUMBERS for t in values)
         and not any(t.text == "operator" for other in others for t in other.tokens)
         and all(_only_read(other.tokens, name, len(declared) > 1, macros) for other in others if other is not item)
+    )
+
+
+def is_integer_constant(item: Item, others: Sequence[Item]) -> bool:
+    """Whether an item declares one, whose value the compiler works out."""
+    if item.kind != "variable" or len(item.defines) != 1:
+        return False
+    (name,) = item.defines
+    texts = [t.text for t in item.tokens]
+    if texts.count("=") != 1 or texts[-1] != ";" or "const" not in texts:
+        return False
+    at = texts.index("=")
+    known = {
+        each.defines[0]
+        for each in others
+        if each.kind == "variable" and len(each.defines) == 1 and {"const", "constexpr"} & {t.text for t in each.head}
+    }
+    macros = {m[1] for other in others for t in other.tokens if t.kind == "directive" and (m := _DEFINED.match(t.text))}
+    words = {t.text for t in item.tokens if t.kind == "name"}
+    return (
+        not words & macros
+        and set(texts[:at]) - {name} <= _INTEGERS
+        and all(
+            t.kind == "number" or t.text in _OF_INTEGERS or t.text in known - {name} for t in item.tokens[at + 1 : -1]
+        )
+        and not any(t.text in known and after.text == "(" for t, after in pairwise(item.tokens[at:]))
     )
 
 

@@ -27,7 +27,7 @@ from engine.spec.tables import split_kernel, tables_of
 from engine.verify.async_copies import ADDRESS, copy_statements
 from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
-from engine.verify.constant_tables import is_constant_table
+from engine.verify.constant_tables import is_constant_table, is_integer_constant
 from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
@@ -347,7 +347,7 @@ class _Items:
             return False
         if first or set(item.defines) & self.before.known:
             return not set(item.defines) & self.before.foreign
-        return "constexpr" in words
+        return "constexpr" in words or is_integer_constant(item, self.new)
 
 
 def _flat(tokens: Iterable[Token]) -> Iterator[Token]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.cuda.items import items_of
-from engine.verify.constant_tables import is_constant_table
+from engine.verify.constant_tables import is_constant_table, is_integer_constant
 
 TABLE = "__constant__ float t[2] = {0.5f, -2.0f};\n"
 
@@ -61,3 +61,35 @@ def test_what_is_filled_elsewhere_or_outside_of_constant_memory_is_none(table: s
 def test_an_operator_of_the_file_s_own_may_take_it_by_reference() -> None:
     own = "struct S {}; __device__ float operator*(float& a, S) { a = 3; return a; }"
     assert not _is_one(TABLE, "y[0] = t[0] * S{};", own)
+
+
+def _is_integer(declaration: str, around: str = "") -> bool:
+    items = items_of(f"{around}\n{declaration}\n")
+    return is_integer_constant(items[-1], items)
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "static const int TILE = 8192;",
+        "const unsigned long long most = 1ull << 32;",
+        "static const int HALF = (TILE + 1) / 2;",
+        "const int a = -3 % 2;",
+    ],
+)
+def test_a_number_of_the_host_is_an_integer_constant(declaration: str) -> None:
+    assert _is_integer(declaration, "constexpr int TILE = 64;")
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "static const int a = f();", "static const int a = system(0);", "static const int a = TILE(0);", "static const int a = SIZE(0);", "static const int a = HIDDEN;",
+        "static const int TILE = 1;\n#define TILE f()\nstatic const int a = TILE;", "static const int a = *(int*)16;", "static int a = 3;",
+        "static const int* a = 0;", "const Own a = 3;", "const int a = b;", "const int a = [] { return 1; }();", "const int a[1] = {1};",
+        "const int a = 1, b = 2;", "const int a = sizeof(x);", "const int a = a;", 'const int a = "x" == 0;', "const int a = 1; int b;",
+        "extern const int a;", "const volatile int a = 1;", "thread_local const int a = 1;",
+    ],
+)  # fmt: skip
+def test_what_runs_code_or_can_change_is_no_integer_constant(declaration: str) -> None:
+    assert not _is_integer(declaration, "#define HIDDEN f()\nint b = 3;\nint f();\nint TILE(int);\nconstexpr int SIZE = 4;")
