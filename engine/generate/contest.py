@@ -64,12 +64,7 @@ class Contest:
         refusal: OptimlError | None = None
         simple = sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
         for draft in simple:
-            assert draft.tried is not None
             assert draft.written is not None
-            race = self._trial.races(draft.tried)
-            if race:
-                refusal = RefusedError(f"the kernel of '{draft.strategy.name}' has a race: {race}")
-                continue
             self._trial.close()  # one process on the GPU at a time
             self._options.path.write_bytes(draft.written.program.data)
             evaluator = self._machine.evaluator(self._spec, self._root, None, limits=self._options.guardrails)

@@ -201,9 +201,11 @@ class Trial:
         self._lock = threading.Lock()
 
     def __call__(self, program: Program, known: Sequence[Known] | None = None) -> Tried:
-        """Screen, build and run a program on every check, or on those given."""
+        """Screen, build and run a program on every check, and look for races; or run it on the checks that are given."""
         begin = time.monotonic()
         tried = self._tried(program, self._known if known is None else known)
+        if tried.right and known is None:
+            tried = self._raced(tried)
         return replace(tried, elapsed_s=time.monotonic() - begin)
 
     def _tried(self, program: Program, known: Sequence[Known]) -> Tried:
@@ -243,14 +245,16 @@ class Trial:
         )
         return builder.original(program)
 
-    def races(self, tried: Tried) -> str:
-        """What a race detector finds in a program that was tried last or before, in one sentence; "" where nothing."""
+    def _raced(self, tried: Tried) -> Tried:
+        """What becomes of a correct program under a race detector."""
         assert tried.built is not None
-        with self._lock:
-            try:
-                return self._runs.races(tried.built, self._known)
-            except MachineError as error:
-                return error.what
+        try:
+            with self._lock:
+                race = self._runs.races(tried.built, self._known)
+        except MachineError as error:
+            reason = f"could not be checked for races: {error.what}"
+            return replace(tried, outcome=Outcome.SCREENED_OUT, failure=Failure(reason), final=True)
+        return replace(tried, outcome=Outcome.RACE, failure=Failure(race)) if race else tried
 
     def close(self) -> None:
         """End what was started."""

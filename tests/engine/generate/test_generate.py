@@ -119,6 +119,37 @@ def test_blocks_add_to_a_zeroed_output(run: Any, tmp_path: Path) -> None:
     assert not spec.deterministic
 
 
+def test_a_kernel_with_a_race_goes_back_to_the_model(run: Any) -> None:
+    """It gives what the reference gives, as no thread stores another value."""
+    right = json.loads(as_json((RECORDED / "column_sum" / "parallel-repair-1.md").read_text(), [], []))
+    text = re.search(r"__global__.*?\n}", right["proposals"][0]["kernel"], re.S)
+    assert text
+    racy = text[0].replace(
+        "sums[col] = sum;",
+        "sums[col] = sum;\n    if (threadIdx.x == 0 && blockIdx.x == 0) { sums[cols - 1] = last(x, rows, cols); }",
+    )
+    racy = (
+        """__device__ float last(const float* x, int rows, int cols) {
+    float sum = 0.0f;
+    for (int r = 0; r < rows; ++r) {
+        sum += x[(size_t)r * cols + cols - 1];
+    }
+    return sum;
+}
+"""
+        + racy
+    )
+    launch = ["(cols + 127) / 128"]
+    code, result, _, server = run(
+        "column_sum", "--generate-only", "--strategies", "parallel",
+        instead={"parallel": as_json(racy, launch, ["128"]), "parallel-repair-1": as_json(text[0], launch, ["128"])},
+    )  # fmt: skip
+    assert code == 0, result
+    (strategy,) = result["strategies"]
+    assert (strategy["right"], strategy["repairs"], strategy["role"]) == (True, 1, "best")
+    assert "it has a race" in server.requests[-1]["messages"][-1]["content"]
+
+
 @pytest.mark.slow  # fails beside the whole suite on a loaded machine, not alone: the cause is not known
 def test_strategies_compete_and_the_fastest_right_kernel_is_written(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -84,7 +84,8 @@ def test_a_number_of_the_host_is_an_integer_constant(declaration: str) -> None:
 @pytest.mark.parametrize(
     "declaration",
     [
-        "static const int a = f();", "static const int a = system(0);", "static const int a = TILE(0);", "static const int a = SIZE(0);", "static const int a = HIDDEN;",
+        "static const int a = f();", "static const int a = system(0);", "static const int a = TILE(0);", "static const int a = SIZE(0);",
+        "static const int a = HIDDEN;",
         "static const int TILE = 1;\n#define TILE f()\nstatic const int a = TILE;", "static const int a = *(int*)16;", "static int a = 3;",
         "static const int* a = 0;", "const Own a = 3;", "const int a = b;", "const int a = [] { return 1; }();", "const int a[1] = {1};",
         "const int a = 1, b = 2;", "const int a = sizeof(x);", "const int a = a;", 'const int a = "x" == 0;', "const int a = 1; int b;",
@@ -92,4 +93,6 @@ def test_a_number_of_the_host_is_an_integer_constant(declaration: str) -> None:
     ],
 )  # fmt: skip
 def test_what_runs_code_or_can_change_is_no_integer_constant(declaration: str) -> None:
-    assert not _is_integer(declaration, "#define HIDDEN f()\nint b = 3;\nint f();\nint TILE(int);\nconstexpr int SIZE = 4;")
+    assert not _is_integer(
+        declaration, "#define HIDDEN f()\nint b = 3;\nint f();\nint TILE(int);\nconstexpr int SIZE = 4;"
+    )
