@@ -45,6 +45,25 @@ class Tiling:
     def threads(self) -> int:
         return (self.bm // self.tm) * (self.bn // self.tn)
 
+    @property
+    def across(self) -> int:
+        """The threads along a row of the tile."""
+        return self.bn // self.tn
+
+    @property
+    def squared(self) -> bool:
+        """Whether a warp's threads can be 4 x 8, as `square` wants."""
+        return self.square and self.across % 8 == 0 and (self.bm // self.tm) % 4 == 0
+
+    @property
+    def exchanged(self) -> int:
+        """How many neighbouring results of a thread its warp exchanges before they are used, 0 for none.
+
+        In tiles of 32 columns a warp's stores are to whole rows, with or without: measured, it only costs there.
+        """
+        fits = self.bn >= 64 and (32 % self.across == 0 or self.across % 32 == 0)
+        return 4 if self.tn % 4 == 0 and self.threads % 32 == 0 and fits else 0
+
 
 @dataclass(frozen=True)
 class Part:
@@ -113,6 +132,10 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
                 f"const bool {name(p.which + '_aligned')} = {_grouped(p.operand.stride)} % {p.width} == 0 && "
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
+    if t.exchanged:
+        lines.append(
+            f"alignas(16) __shared__ {form.accumulator} {name('out_tile')}[{t.threads // 32}][{32 * t.exchanged}];"
+        )
     lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
     write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
     lines += write(form, t, parts, name, unit)
@@ -138,9 +161,8 @@ def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
 def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     """The thread's row and column among the threads of the tile."""
     tid, row, column = name("tid"), name("thread_row"), name("thread_col")
-    across = t.bn // t.tn
-    if t.square and across % 8 == 0 and (t.bm // t.tm) % 4 == 0:
-        warps = across // 8
+    if t.squared:
+        warps = t.across // 8
         return [
             f"const int {row} = {tid} / {32 * warps} * 4 + {tid} % 32 / 8;",
             f"const int {column} = {tid} / 32 % {warps} * 8 + {tid} % 8;",
@@ -329,15 +351,13 @@ def _store(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> list[
     return _loop(p, body, name, unit)
 
 
-def local_place(t: Tiling, which: Literal["a", "b"], index: str, name: Callable[[str], str]) -> str:
-    """The row (or column) of the block's tile that result `index` of a thread belongs to.
+def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> str:
+    """The row (or column) of the block's tile that result `index` of the thread in row (or column) `mine` of the threads belongs to.
 
     Four neighbours at a time, so that they are read with one 128-bit load; the groups are spread over the tile, so that
     a warp's loads meet few banks twice.
     """
-    mine, per, extent = (
-        (name("thread_row"), t.tm, t.bm) if which == "a" else (name("thread_col"), t.tn, t.bn)
-    )  # fmt: skip
+    per, extent = (t.tm, t.bm) if which == "a" else (t.tn, t.bn)
     if per == 1:
         return mine
     group = 4 if per % 4 == 0 else per
@@ -347,17 +367,72 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, name: Callable[
     return f"{index} / {group} * {extent // per * group} + {within}"
 
 
+@dataclass(frozen=True)
+class Result:
+    """Where one result is used: the loops around it, what is declared in them, and C text of its row, its column and its sum."""
+
+    opening: tuple[str, ...]
+    row: str
+    column: str
+    value: str
+    depth: int  # how many loops
+
+
+def result(t: Tiling, name: Callable[[str], str], unit: str) -> Result:
+    """The loops over a thread's results.
+
+    Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
+    results together, and what they load and store for them is coalesced.
+    """
+    i, j, e, at = name("i"), name("j"), name("e"), name("at")
+    opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
+    if not t.exchanged:
+        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{"]
+        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
+        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{j}]", 2)
+    tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
+    each = t.exchanged
+    inner = [
+        "#pragma unroll",
+        f"for (int {j} = 0; {j} < {name('thread_n')}; {j} += {each}) {{",
+        f"{unit}__syncwarp();  // neighbouring threads take on neighbouring results",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}{out}[{tid} % 32 * {each} + {e}] = {name('sums')}[{i}][{j} + {e}];",
+        f"{unit}}}",
+        f"{unit}__syncwarp();",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}const int {at} = {tid} % 32 + {e} * 32;",
+    ]
+    columns = 8 if t.squared else min(32, t.across)
+    run = columns * each
+    down = "" if columns == 32 else f" + {at} / {run}"
+    if t.squared:
+        warps = t.across // 8
+        row, column = f"({tid} / {32 * warps} * 4{down})", f"{tid} / 32 % {warps} * {run}"
+    elif t.across >= 32:
+        row, column = f"{tid} / {t.across}", f"{tid} / 32 % {t.across // 32} * {run}"
+    else:
+        row, column = f"({tid} / 32 * {32 // columns}{down})", ""
+    spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
+    along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
+    return Result(
+        (*opening, *_indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
+    )  # fmt: skip
+
+
 def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
     k, i, j = name("k_in"), name("i"), name("j")
     a, b = parts
     body = []
-    for p, index, count in ((a, i, "thread_m"), (b, j, "thread_n")):
+    for p, index, count, mine in ((a, i, "thread_m", "thread_row"), (b, j, "thread_n", "thread_col")):
         body += [
             f"{p.operand.type} {name(p.which + '_part')}[{name(count)}];",
             "#pragma unroll",
             f"for (int {index} = 0; {index} < {name(count)}; ++{index}) {{",
             f"{unit}{name(p.which + '_part')}[{index}] = "
-            f"{name(p.which + '_tile')}{buffer}[{k}][{local_place(t, p.which, index, name)}];",
+            f"{name(p.which + '_tile')}{buffer}[{k}][{local_place(t, p.which, index, name(mine))}];",
             "}",
         ]
     body += [

@@ -11,7 +11,7 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.matmul.matmul_code import Part, Tiling, local_place, part, tile_body
+from engine.rules.matmul.matmul_code import Part, Tiling, part, result, tile_body
 from engine.rules.matmul.matmul_form import Product, product
 from engine.rules.matmul.matmul_mask import masks
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
@@ -27,6 +27,7 @@ _TILINGS = (
     Tiling(128, 256, 8, 8, 16, 2, square=True),
     Tiling(128, 64, 16, 8, 4, 2),
     Tiling(64, 64, 16, 4, 4, 2),
+    Tiling(64, 128, 16, 8, 8, 1, square=True),
     Tiling(128, 128, 8, 8, 8, 1),
     Tiling(64, 64, 16, 4, 4, 1),
     Tiling(64, 64, 8, 8, 8, 2),
@@ -83,7 +84,8 @@ class MatmulTile:
             (
                 *_EVEN,
                 f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
-                f"buffers * bk * (bm + bn + 8) * {size} <= {site.target.shared_per_block}",
+                f"(buffers * bk * (bm + bn + 8) + (tn % 4 == 0 && bn >= 64 ? 4 * (bm / tm) * (bn / tn) : 0)) * {size} "
+                f"<= {site.target.shared_per_block}",
             ),
             make, 0.95,
         )  # fmt: skip
@@ -117,7 +119,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
         return
     a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
-    if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
+    if a is None or b is None or _shared_bytes(form, tiling, (a, b)) > site.target.shared_per_block:
         return
     if form.alone and not _holds(tiling, site.configs_after({}) or ()):
         return
@@ -171,10 +173,10 @@ def _batches(site: Site) -> tuple[str, ...] | None:
     return None
 
 
-def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:
-    return sum(
-        tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts
-    )  # an unknown (template) type counts as four bytes: the compiler refuses what does not fit
+def _shared_bytes(form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
+    # An unknown (template) type counts as four bytes: the compiler refuses what does not fit.
+    tiles = sum(tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts)
+    return tiles + tiling.threads * tiling.exchanged * _SIZES.get(form.accumulator, 4)
 
 
 def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
@@ -184,15 +186,15 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     unit = site.indent_unit
     indent = outer + unit
     name = site.fresh_names()
-    i, j = name("i"), name("j")
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
-    deep = indent + unit + unit
+    one = result(tiling, name, unit)
+    deep = indent + unit * one.depth
     inner = [
-        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {local_place(tiling, 'a', i, name)};",
-        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
+        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {one.row};",
+        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {one.column};",
     ]
-    added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
+    added = f"{form.target} {form.sign}= {one.value};"
     if form.alone:
         inner.append(f"{deep}if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
         deep += unit
@@ -203,17 +205,8 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
         inner.append(reindent(own + shown, own, deep))
     if form.alone:
         inner.append(f"{deep.removesuffix(unit)}}}")
-    blocks.append(
-        "\n".join([
-            f"{indent}#pragma unroll",
-            f"{indent}for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
-            f"{indent}{unit}#pragma unroll",
-            f"{indent}{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
-            *inner,
-            f"{indent}{unit}}}",
-            f"{indent}}}",
-        ])
-    )  # fmt: skip
+    closing = [f"{indent}{unit * level}}}" for level in reversed(range(one.depth))]
+    blocks.append("\n".join([*(indent + line for line in one.opening), *inner, *closing]))
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
@@ -255,11 +248,12 @@ def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int,
 def _bounds(site: Site, tiling: Tiling) -> Edit | None:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use.
 
-    With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers.
+    With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers. Of blocks of 128
+    threads three fit with 168 registers; four would spill.
     """
     if site.kernel.limits_registers:
         return None
-    twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 else ""
+    blocks = {256: ", 2", 128: ", 3"}.get(tiling.threads, "") if tiling.tm * tiling.tn == 64 else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
-    bounds = f"__launch_bounds__({tiling.threads}{twice}) "
+    bounds = f"__launch_bounds__({tiling.threads}{blocks}) "
     return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from engine.rewrite.site import Site
+from engine.rules import rules
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
@@ -49,6 +50,37 @@ def test_tiles_and_launch() -> None:
     assert "// One thread per element." in code
     assert "__launch_bounds__(256, 2)" in code  # of 147 registers a multiprocessor holds one block alone: slower
     assert "alignas(16) __shared__ float a_tile[2][tile_k][tile_m + 4];" in code
+    assert code.endswith(
+        """    #pragma unroll
+    for (int i2 = 0; i2 < thread_m; ++i2) {
+        #pragma unroll
+        for (int j = 0; j < thread_n; j += 4) {
+            __syncwarp();  // neighbouring threads take on neighbouring results
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                out_tile[tid / 32][tid % 32 * 4 + e] = sums[i2][j + e];
+            }
+            __syncwarp();
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int at = tid % 32 + e * 32;
+                int row = first_row + i2 / 4 * 64 + (tid / 64 * 4 + at / 32) * 4 + i2 % 4;
+                int col = first_col + j / 4 * 64 + tid / 32 % 2 * 32 + at % 32;
+                if (row < m && col < n) {
+                    float sum = 0.0f;
+                    sum += out_tile[tid / 32][at];
+                    c[row * n + col] = sum;
+                }
+            }
+        }
+    }
+}"""
+    )
+
+
+def test_results_of_narrow_tiles_are_used_where_they_are() -> None:
+    code = device(one(site_of(PLAIN), "matmul_tile", bm=32, tm=4))
+    assert "out_tile" not in code
     assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
 
 
@@ -70,7 +102,9 @@ def test_machine_code_of_the_large_tile() -> None:
     code = machine_code(one(site_of(PLAIN), "matmul_tile", bm=128, bn=128, bk=8, buffers=2))
     assert len(re.findall(r"\bFFMA\b", code)) >= 512
     assert len(re.findall(r"\bLDS\.128\b", code)) <= 32
-    assert not re.findall(r"\bLDS\b(?!\.128)", code)
+    product = code[: code.rindex("FFMA")]
+    assert not re.findall(r"\bLDS\b(?!\.128)", product)
+    assert len(re.findall(r"\bLDS\b(?!\.128)", code)) == 64  # a result each, from the thread that has it
     assert len(re.findall(r"\bLDG\.E\.128\b", code)) == 2
     assert not re.findall(r"\b(?:LDL|STL)\b", code)  # no spills
 
@@ -79,6 +113,28 @@ def test_machine_code_of_the_large_tile() -> None:
 def test_gives_the_same_results(sizes: dict[str, int]) -> None:
     site = site_of(PLAIN)
     assert_equal(site, some(site), (sizes,), tolerance=1e-5)
+
+
+# How a tile's threads lie in a warp: 4 x 8, 2 x 16, 8 x 4, 1 x 32, and half a row.
+LAYOUTS = {
+    "4x8": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 1},
+    "2x16": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 0},
+    "8x4": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 16, "buffers": 1, "square": 0},
+    "1x32": {"bm": 32, "bn": 128, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 0},
+    "half a row": {"bm": 32, "bn": 256, "bk": 8, "tm": 8, "tn": 4, "buffers": 1, "square": 0},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_that_a_warp_exchanges_come_to_their_places(layout: str) -> None:
+    site = site_of(PLAIN)
+    (rule,) = [r for r in rules() if r.name == "matmul_tile"]
+    (family,) = rule.families(site)
+    made = family.make({"copies": 0, **LAYOUTS[layout]})
+    assert made is not None
+    edited = after(site, made)
+    assert "out_tile" in device(edited)
+    assert_equal(site, [edited], ({"m": 67, "n": 261, "k": 5},), tolerance=1e-5, races=layout == "8x4")
 
 
 @pytest.mark.slow
