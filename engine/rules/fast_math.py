@@ -27,7 +27,7 @@ _PI_ERROR = 1e-6
 
 
 class FastMath:
-    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximate roots, reciprocals and quotients.
+    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximate roots, reciprocals, quotients and sums.
 
     What they cost in accuracy is judged like any other change: against the tolerance, on fresh inputs.
     """
@@ -59,6 +59,12 @@ class FastMath:
             ("intrinsics", "Use fast intrinsics for exponentials and logarithms", 0.15, calls),
             ("angles", "Use fast intrinsics for sines and cosines", 0.15, angles),
             ("roots", "Use approximate square roots", 0.15, roots),
+            (
+                "sums",
+                "Begin sums of products with what is no product",
+                0.1,
+                [e for b in bodies for e in _sums(site, b)],
+            ),
             ("all", "Use fast functions and reciprocals of constants", 0.25, [] if one_kind else together),
         ]
         for form, summary, prior, edits in forms:
@@ -199,6 +205,36 @@ def _square_roots(site: Site, bodies: Sequence[Node], inverse: Sequence[Edit]) -
             start = min(start, site.definition_start(body))
         found += calls
     return [Edit(Span(start, start), template("engine.rules", "fast_sqrt").render(name=name)), *found] if found else []
+
+
+def _sums(site: Site, body: Node) -> Iterator[Edit]:
+    """`a * a + b * b + c` as `c + a * a + b * b`: two fused multiply-adds instead of a product, one of them and an addition."""
+    for node in walk(body):
+        terms = _terms(node)
+        if not terms or (node.parent is not None and _terms(node.parent)):
+            continue
+        products = [t for t in terms if _operator(t) == "*"]
+        rest = [t for t in terms if t not in products]
+        # `a * a + c + b * b` has two already.
+        if len(rest) != 1 or rest[0] in terms[:2] or not all(_is_float(site, t) for t in terms):
+            continue
+        if any(n.type == "comment" or _DOUBLE.search(text(n)) for n in walk(node)):
+            continue
+        shown = " + ".join(text(t) for t in (*rest, *products))
+        yield Edit(Span(node.start_byte, node.end_byte), shown)
+
+
+def _terms(node: Node) -> list[Node]:
+    """What a chain of additions adds, from left to right; [] for what is none."""
+    if _operator(node) != "+":
+        return []
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    return [*(_terms(left) or [left]), right] if left is not None and right is not None else []
+
+
+def _operator(node: Node) -> str:
+    sign = node.child_by_field_name("operator")
+    return text(sign) if node.type == "binary_expression" and sign is not None else ""
 
 
 def _roots(body: Node) -> list[Edit]:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_unroll import LAUNCH, ROWS, SIZES
-from tests.engine.rules.workbench import after, compiles, device, make, one, propose
+from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
 
 def test_reciprocal_root() -> None:
@@ -126,3 +128,31 @@ def test_roots_of_zeros_and_infinities(value: str) -> None:
 def test_one_kind_alone_is_not_all() -> None:
     source = ROWS.replace("y[i] = sum;", "y[i] = expf(sum);")
     assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == ["intrinsics"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sum * sum + a * a + 0.5f", "0.5f + sum * sum + a * a"),
+        ("2.0f * (sum * sum + a * a + a)", "2.0f * (a + sum * sum + a * a)"),
+        ("a + sum * sum + a * a", None),  # in that order already
+        ("sum * sum + a + a * a", None),  # two fused ones already
+        ("sum * a + 0.5f", None),  # one instruction
+        ("sum * sum + a * a + (sum + a) * a", None),  # nothing but products
+        ("sum * sum + a * a + i", None),  # a whole number: other sums would be of whole numbers
+        ("sum * sum + a * a + 0.5", None),  # in double precision
+        ("sum * sum + a * a - 0.5f", None),
+        ("i * i + m * m + n", None),
+    ],
+)
+def test_sums_of_products_begin_with_the_plain_term(old: str, new: str | None) -> None:
+    source = ROWS.replace("y[i] = sum;", f"float a = 3.0f * sum;\n        y[i] = {old};")
+    site = make(source, LAUNCH, **SIZES)
+    found = propose(site, "fast_math", form="sums")
+    assert len(found) == (new is not None)
+    if new is not None:
+        edited = after(site, found[0])
+        assert f"y[i] = {new};" in device(edited)
+        assert len(re.findall(r"\bFFMA\b", machine_code(edited))) > len(re.findall(r"\bFFMA\b", machine_code(site)))
+        assert not propose(edited, "fast_math", form="sums")
+        assert_equal(site, [edited], ({"n": 5, "m": 3},))
