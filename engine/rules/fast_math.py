@@ -17,6 +17,11 @@ _INTRINSICS = {"expf": "__expf", "exp10f": "__exp10f", "logf": "__logf", "log2f"
                "powf": "__powf"}  # fmt: skip
 # Their error is absolute, 2^-21 within half a turn, and grows with the argument: a proposal of their own, that may be refused alone.
 _ANGLES = {"sinf": "__sinf", "cosf": "__cosf", "sincosf": "__sincosf"}
+# An instruction each, where the functions of the language take three more for subnormal numbers. Of square roots and of results of
+# exponentials an error of 1e-19 or less remains; the logarithm and the reciprocal root of a subnormal number become infinite.
+_ROOTS = {"sqrtf": "sqrtf"}
+_RESULTS_FLUSHED = {"expf": "expf", "__expf": "expf"}
+_ARGUMENTS_FLUSHED = {"logf": "logf", "__logf": "logf", "rsqrtf": "rsqrtf"}
 
 # Divisors: the compiler multiplies by the reciprocals of powers of two, which are exact, and no others.
 _DOUBLE = re.compile(r"\bdouble\b")
@@ -27,7 +32,7 @@ _PI_ERROR = 1e-6
 
 
 class FastMath:
-    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximate roots, reciprocals, quotients and sums.
+    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximations, reciprocals, quotients and sums.
 
     What they cost in accuracy is judged like any other change: against the tolerance, on fresh inputs.
     """
@@ -48,7 +53,10 @@ class FastMath:
         # Half the instructions of expf, a tenth of those of cosf; only kernels that compute more than they move notice.
         calls = [e for body in bodies for e in _renamed(body, _INTRINSICS)]
         angles = [e for body in bodies for e in _renamed(body, _ANGLES)]
-        roots = _square_roots(site, bodies, inverse)
+        roots = _by_own(site, bodies, _ROOTS, inverse)
+        flushed = _by_own(site, bodies, _RESULTS_FLUSHED)
+        lost = _by_own(site, bodies, _ARGUMENTS_FLUSHED)
+        lost = lost and _by_own(site, bodies, _RESULTS_FLUSHED | _ARGUMENTS_FLUSHED)
         together = calls + angles + roots + constant
         one_kind = together in (calls, angles, roots, constant)
         forms = [
@@ -59,14 +67,11 @@ class FastMath:
             ("intrinsics", "Use fast intrinsics for exponentials and logarithms", 0.15, calls),
             ("angles", "Use fast intrinsics for sines and cosines", 0.15, angles),
             ("roots", "Use approximate square roots", 0.15, roots),
-            (
-                "sums",
-                "Begin sums of products with what is no product",
-                0.1,
-                [e for b in bodies for e in _sums(site, b)],
-            ),
+            ("flush", "Use exponentials that flush subnormal results to zero", 0.15, flushed),
+            ("flush_all", "Count subnormal arguments of logarithms and reciprocal roots as zero", 0.12, lost),
+            ("sums", "Begin sums of products with what is no product", 0.1, [e for b in bodies for e in _sums(site, b)]),
             ("all", "Use fast functions and reciprocals of constants", 0.25, [] if one_kind else together),
-        ]
+        ]  # fmt: skip
         for form, summary, prior, edits in forms:
             if edits:
                 yield from proposal(self.name, summary, site.in_file(*edits), prior, form=form)
@@ -192,19 +197,24 @@ def _renamed(body: Node, fast: Mapping[str, str]) -> Iterator[Edit]:
                 yield Edit(Span(function.start_byte, function.end_byte), fast[text(function)])
 
 
-def _square_roots(site: Site, bodies: Sequence[Node], inverse: Sequence[Edit]) -> list[Edit]:
-    """`sqrtf(x)` by a function of the file's own, but for those that `inverse` replaces."""
-    name = site.fresh("fast_sqrtf")
+def _by_own(site: Site, bodies: Sequence[Node], own: Mapping[str, str], other: Sequence[Edit] = ()) -> list[Edit]:
+    """Calls of functions by approximations that the file gets as functions of its own, but for those that `other` replaces.
+
+    `own` has the snippet's section for each function.
+    """
     found: list[Edit] = []
-    start = site.declaration_start
-    for body in bodies:
-        calls = [
-            e for e in _renamed(body, {"sqrtf": name}) if not any(other.span.contains(e.span) for other in inverse)
-        ]
-        if calls and body is not site.body:
-            start = min(start, site.definition_start(body))
-        found += calls
-    return [Edit(Span(start, start), template("engine.rules", "fast_sqrt").render(name=name)), *found] if found else []
+    start, defined = site.declaration_start, list[str]()
+    for section in dict.fromkeys(own.values()):
+        name = site.fresh(f"fast_{section}")
+        fast = {function: name for function, its in own.items() if its == section}
+        for body in bodies:
+            calls = [e for e in _renamed(body, fast) if not any(o.span.contains(e.span) for o in other)]
+            if calls and body is not site.body:
+                start = min(start, site.definition_start(body))
+            found += calls
+        if any(edit.text == name for edit in found):
+            defined.append(template("engine.rules", "approximate").sections()[section].render(name=name))
+    return [Edit(Span(start, start), "\n".join([*defined, ""])), *found] if found else []
 
 
 def _sums(site: Site, body: Node) -> Iterator[Edit]:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from engine.verify.screen import screen
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_unroll import LAUNCH, ROWS, SIZES
 from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
@@ -127,7 +128,10 @@ def test_roots_of_zeros_and_infinities(value: str) -> None:
 
 def test_one_kind_alone_is_not_all() -> None:
     source = ROWS.replace("y[i] = sum;", "y[i] = expf(sum);")
-    assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == ["intrinsics"]
+    assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == [
+        "intrinsics",
+        "flush",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -156,3 +160,37 @@ def test_sums_of_products_begin_with_the_plain_term(old: str, new: str | None) -
         assert len(re.findall(r"\bFFMA\b", machine_code(edited))) > len(re.findall(r"\bFFMA\b", machine_code(site)))
         assert not propose(edited, "fast_math", form="sums")
         assert_equal(site, [edited], ({"n": 5, "m": 3},))
+
+
+FLUSHED = ROWS.replace(
+    "y[i] = sum;", "y[i] = rsqrtf(sum * sum + 1.0f) + __logf(fmaxf(sum, 0.5f)) + __expf(-fabsf(sum));"
+)
+
+
+@pytest.mark.parametrize(("form", "names"), [("flush", ["expf"]), ("flush_all", ["expf", "logf", "rsqrtf"])])
+def test_approximations_without_subnormal_numbers(form: str, names: list[str]) -> None:
+    site = make(FLUSHED, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form=form)
+    code = device(edited)
+    assert re.findall(r"float fast_(\w+)\(float x\)", code) == names
+    assert f"fast_{names[-1]}(" in code[code.index("__global__") :]
+    assert screen(site.program, edited.program, site.spec) is None
+    compiles(edited)
+    # A test for a subnormal number and two multiplications less for each.
+    assert len(re.findall(r"\bFSETP\b", machine_code(site))) - len(
+        re.findall(r"\bFSETP\b", machine_code(edited))
+    ) == len(names)
+    assert_equal(site, [edited], ({"n": 5, "m": 3},))
+    assert not propose(edited, "fast_math", form=form)
+
+
+def test_a_kernel_that_calls_approximations_is_still_that_of_one_thread() -> None:
+    """Other rules go on."""
+    edited = one(make(FLUSHED, LAUNCH, **SIZES), "fast_math", form="flush_all")
+    assert edited.local_only(edited.body)
+    assert propose(edited, "row_parallel")
+    inlined = ROWS.replace(
+        "y[i] = sum;", 'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(sum) : "f"(sum));\n        y[i] = sum;'
+    )
+    site = make(inlined, LAUNCH, **SIZES)
+    assert not site.local_only(site.body)  # what it changes is not seen there
