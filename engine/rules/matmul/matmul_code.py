@@ -188,14 +188,14 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
         lines.append(f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];")
     body = [f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied"]
     for p in parts:
-        body += _indented(_load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
+        body += indented(_load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
     body += ["}", f"if ({tile} > 0) {{"]
-    body += _indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
+    body += indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
     body += ["}", f"if ({tile} < {tiles}) {{"]
     for p in parts:
-        body += _indented(_store(p, f"[{tile} % 2]", name, unit), unit)
+        body += indented(_store(p, f"[{tile} % 2]", name, unit), unit)
     body += ["}", "__syncthreads();"]
-    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *_indented(body, unit), "}"]
+    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *indented(body, unit), "}"]
 
 
 def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
@@ -204,7 +204,7 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     def copy(at: str) -> list[str]:
         lines = [f"if ({at} < {tiles}) {{"]
         for p in parts:
-            lines += _indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
+            lines += indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
         return [*lines, "}", "__pipeline_commit();"]
 
     body = [
@@ -217,10 +217,10 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     return [
         f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
         f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
-        *_indented(copy(tile), unit),
+        *indented(copy(tile), unit),
         "}",
         f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
-        *_indented(body, unit),
+        *indented(body, unit),
         "}",
     ]
 
@@ -262,12 +262,12 @@ def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
         body.append("{")
         inner = [f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];"]
         inner += _load(form, p, start, name, unit) + _store(p, "", name, unit)
-        body += [*_indented(inner, unit), "}"]
+        body += [*indented(inner, unit), "}"]
     body.append("__syncthreads();")
     body += _multiply(t, parts, "", name, unit)
     body.append("__syncthreads();")
     head = f"for (int {start} = 0; {start} < {form.depth}; {start} += {name('tile_k')}) {{"
-    return [head, *_indented(body, unit), "}"]
+    return [head, *indented(body, unit), "}"]
 
 
 def _place(p: Part, name: Callable[[str], str]) -> tuple[str, str]:
@@ -285,7 +285,7 @@ def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> li
         "#pragma unroll",
         f"for (int {v} = 0; {v} < {p.count}; ++{v}) {{",
         f"{unit}const int {name('at')} = {name('tid')} + {v} * {name('thread_count')};",
-        *_indented(body, unit),
+        *indented(body, unit),
         "}",
     ]
 
@@ -378,8 +378,8 @@ class Result:
     depth: int  # how many loops
 
 
-def result(t: Tiling, name: Callable[[str], str], unit: str) -> Result:
-    """The loops over a thread's results.
+def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> Result:
+    """The loops over a thread's results, or over each `group` of neighbours (that is the last loop's `e`).
 
     Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
     results together, and what they load and store for them is coalesced.
@@ -387,9 +387,10 @@ def result(t: Tiling, name: Callable[[str], str], unit: str) -> Result:
     i, j, e, at = name("i"), name("j"), name("e"), name("at")
     opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
     if not t.exchanged:
-        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{"]
+        step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
+        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
         places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
-        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{j}]", 2)
+        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
     tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
     each = t.exchanged
     inner = [
@@ -418,7 +419,7 @@ def result(t: Tiling, name: Callable[[str], str], unit: str) -> Result:
     spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
     along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
     return Result(
-        (*opening, *_indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
+        (*opening, *indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
     )  # fmt: skip
 
 
@@ -445,8 +446,9 @@ def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[
         "}",
     ]
     head = f"for (int {k} = 0; {k} < {name('tile_k')}; ++{k}) {{"
-    return ["#pragma unroll", head, *_indented(body, unit), "}"]
+    return ["#pragma unroll", head, *indented(body, unit), "}"]
 
 
-def _indented(lines: list[str], unit: str) -> list[str]:
+def indented(lines: list[str], unit: str) -> list[str]:
+    """The lines, each with `unit` before it."""
     return [unit + line for line in lines]

@@ -79,7 +79,7 @@ def test_tiles_and_launch() -> None:
 
 
 def test_results_of_narrow_tiles_are_used_where_they_are() -> None:
-    code = device(one(site_of(PLAIN), "matmul_tile", bm=32, tm=4))
+    code = device(one(site_of(PLAIN), "matmul_tile", bm=32, bk=32, tm=4))
     assert "out_tile" not in code
     assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
 
@@ -215,12 +215,35 @@ def test_a_small_product_for_each_block() -> None:
     site = small(SMALL)
     found = propose(site, "matmul_tile")
     assert {p.parameters["bm"] for p in found} == {32}
-    edited = one(site, "matmul_tile", tm=4)
-    assert edited.configs[0].grid == (8192, 1, 1)
-    assert edited.configs[0].block == (64, 1, 1)
-    compiles(edited)
-    assert_equal(site, [edited], ({"batch": 3, "size": 7}, {"batch": 2, "size": 32}))
+    for bk, blocks in ((16, 16), (32, 12)):
+        edited = one(site, "matmul_tile", tm=4, bk=bk)
+        assert edited.configs[0].grid == (8192, 1, 1)
+        assert edited.configs[0].block == (64, 1, 1)
+        assert f"__launch_bounds__(64, {blocks})" in device(edited)
+        code = machine_code(edited)
+        assert len(re.findall(r"\bSTG\.E\.128\b", code)) == 4
+        assert not re.findall(r"\b(?:LDL|STL)\b", code)  # no spills
+        # The sizes: rows that are no whole vectors, vectors beyond which a row has none, whole tiles.
+        assert_equal(site, [edited], ({"batch": 3, "size": 7}, {"batch": 3, "size": 20}, {"batch": 2, "size": 32}))
     assert not propose(small(SMALL.replace("row = threadIdx.y", "row = threadIdx.y + 1")), "matmul_tile")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("] = sum;", "] += sum;"),
+        ("* size + col] = sum;", "* size + col] = sum + c[0];"),  # what another thread stores
+        ("row * size + col] = sum;", "col * size + row] = sum;"),  # columns are apart
+        ("] = sum;", "] = sum; if (sum > 3.0f) { c[0] = 1.0f; }"),
+    ],
+)
+def test_results_of_a_small_product_that_are_stored_otherwise(old: str, new: str) -> None:
+    assert SMALL.count(old) == 1
+    for edited in (
+        after(small(s), p) for s in [SMALL.replace(old, new)] for p in propose(small(s), "matmul_tile", tm=4)
+    ):
+        assert "stores_aligned" not in device(edited)
+        compiles(edited)
 
 
 GOOD = {

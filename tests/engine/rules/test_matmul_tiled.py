@@ -55,7 +55,7 @@ def site_of(source: str, launch: str = LAUNCH, newline: str = "\n") -> Site:
 
 
 def small(site: Site) -> Site:
-    return one(site, "matmul_tile", bm=32, tm=4)
+    return one(site, "matmul_tile", bm=32, bk=32, tm=4)
 
 
 def test_the_plain_loop_that_the_tiles_stand_for() -> None:
