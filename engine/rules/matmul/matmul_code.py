@@ -56,6 +56,11 @@ class Tiling:
         return self.square and self.across % 8 == 0 and (self.bm // self.tm) % 4 == 0
 
     @property
+    def placed(self) -> bool:
+        """Whether a thread keeps the places that it loads from: registers allow it where they leave room for one block alone."""
+        return self.tm * self.tn > 64 and self.buffers == 2 and not self.copies
+
+    @property
     def exchanged(self) -> int:
         """How many neighbouring results of a thread its warp exchanges before they are used, 0 for none.
 
@@ -186,9 +191,12 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
         lines.append(f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];")
+    for p in parts:
+        lines += _places(form, p, name, unit) if t.placed and p.width > 1 else []
     body = [f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied"]
     for p in parts:
-        body += indented(_load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
+        load = _load_placed if t.placed and p.width > 1 else _load
+        body += indented(load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
     body += ["}", f"if ({tile} > 0) {{"]
     body += indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
     body += ["}", f"if ({tile} < {tiles}) {{"]
@@ -309,26 +317,82 @@ def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Call
     ]
 
 
+def _places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+    """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
+    outer, k = _place(p, name)
+    at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
+    first, stride = name("first_row" if p.which == "a" else "first_col"), _grouped(p.operand.stride)
+    last = f"{_grouped(extent)} - {1 if p.operand.along == 'k' else p.width}"
+    inside = f"{at} < {extent} ? {at} : {last}"
+    far, near = (inside, k) if p.operand.along == "k" else (k, f"({inside})")
+    body = [
+        f"const int {at} = {first} + {outer};",
+        f"{name(p.which + '_from')}[{name('v')}] = {_base(p)} + static_cast<size_t>({far}) * {stride} + {near};",
+    ]
+    return [
+        f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];",
+        *_loop(p, body, name, unit),
+    ]
+
+
+def _load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+    """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
+    by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {_grouped(p.operand.stride)}"
+    vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
+    whole = f" && {_grouped(form.rows if p.which == 'a' else form.columns)} % {p.width} == 0"
+    whole = whole if p.operand.along == "outer" else ""
+    return [
+        f"if ({name(p.which + '_aligned')}{whole} && {first_k} + {name('tile_k')} <= {form.depth}) {{",
+        *indented(["#pragma unroll", f"for (int {name('v')} = 0; {name('v')} < {p.count}; ++{name('v')}) {{"], unit),
+        *indented([*indented(vector, unit), "}"], unit),
+        "} else {",
+        *indented(
+            _loop(p, [*_source(form, p, first_k, *_place(p, name), name), *_elements(form, p, name, unit)], name, unit),
+            unit,
+        ),
+        "}",
+    ]
+
+
+def _vector(p: Part, source: str, name: Callable[[str], str]) -> list[str]:
+    """The load of one vector."""
+    v, held, wide = name("v"), name(p.which + "_next"), name("wide")
+    return [
+        f"const {p.vector} {wide} = *reinterpret_cast<const {p.vector}*>({source});",
+        *(f"{held}[{v} * {p.width} + {i}] = {wide}.{_PARTS[i]};" for i in range(p.width)),
+    ]
+
+
+def _elements(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+    """The loads of a vector's elements, as far as they are in the matrix."""
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    v, e = name("v"), name("e")
+    return [
+        "#pragma unroll",
+        f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{name(p.which + '_next')}[{v} * {p.width} + {e}] = "
+        f"{far} < {far_end} && {near} + {e} < {near_end} ? {name('source')}[{e}] : {_zero(p)};",
+        "}",
+    ]
+
+
+def _zero(p: Part) -> str:
+    return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
+
+
 def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, source, held = name("v"), name("source"), name(p.which + "_next")
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     body = _source(form, p, first_k, outer, k, name)
-    zero = _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
     if p.width == 1:
-        body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {zero};")
+        body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {_zero(p)};")
         return _loop(p, body, name, unit)
-    wide, e = name("wide"), name("e")
     body += [
         f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
-        f"{unit}const {p.vector} {wide} = *reinterpret_cast<const {p.vector}*>({source});",
-        *(f"{unit}{held}[{v} * {p.width} + {i}] = {wide}.{_PARTS[i]};" for i in range(p.width)),
+        *indented(_vector(p, source, name), unit),
         "} else {",
-        f"{unit}#pragma unroll",
-        f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{unit}{held}[{v} * {p.width} + {e}] = "
-        f"{far} < {far_end} && {near} + {e} < {near_end} ? {source}[{e}] : {zero};",
-        f"{unit}}}",
+        *indented(_elements(form, p, name, unit), unit),
         "}",
     ]
     return _loop(p, body, name, unit)
@@ -365,62 +429,6 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> s
     if per == group:
         return f"{mine} * {group} + {index}"
     return f"{index} / {group} * {extent // per * group} + {within}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where one result is used: the loops around it, what is declared in them, and C text of its row, its column and its sum."""
-
-    opening: tuple[str, ...]
-    row: str
-    column: str
-    value: str
-    depth: int  # how many loops
-
-
-def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> Result:
-    """The loops over a thread's results, or over each `group` of neighbours (that is the last loop's `e`).
-
-    Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
-    results together, and what they load and store for them is coalesced.
-    """
-    i, j, e, at = name("i"), name("j"), name("e"), name("at")
-    opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
-    if not t.exchanged:
-        step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
-        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
-        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
-        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
-    tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
-    each = t.exchanged
-    inner = [
-        "#pragma unroll",
-        f"for (int {j} = 0; {j} < {name('thread_n')}; {j} += {each}) {{",
-        f"{unit}__syncwarp();  // neighbouring threads take on neighbouring results",
-        f"{unit}#pragma unroll",
-        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
-        f"{unit}{unit}{out}[{tid} % 32 * {each} + {e}] = {name('sums')}[{i}][{j} + {e}];",
-        f"{unit}}}",
-        f"{unit}__syncwarp();",
-        f"{unit}#pragma unroll",
-        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
-        f"{unit}{unit}const int {at} = {tid} % 32 + {e} * 32;",
-    ]
-    columns = 8 if t.squared else min(32, t.across)
-    run = columns * each
-    down = "" if columns == 32 else f" + {at} / {run}"
-    if t.squared:
-        warps = t.across // 8
-        row, column = f"({tid} / {32 * warps} * 4{down})", f"{tid} / 32 % {warps} * {run}"
-    elif t.across >= 32:
-        row, column = f"{tid} / {t.across}", f"{tid} / 32 % {t.across // 32} * {run}"
-    else:
-        row, column = f"({tid} / 32 * {32 // columns}{down})", ""
-    spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
-    along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
-    return Result(
-        (*opening, *indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
-    )  # fmt: skip
 
 
 def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:

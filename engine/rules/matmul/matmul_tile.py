@@ -11,10 +11,10 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, result, tile_body
+from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, tile_body
 from engine.rules.matmul.matmul_form import Product, product
 from engine.rules.matmul.matmul_mask import masks
-from engine.rules.matmul.matmul_store import WIDTH, VectorStore, vector_store
+from engine.rules.matmul.matmul_results import WIDTH, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 from engine.rules.rows.row_parallel import fits_bounds
 

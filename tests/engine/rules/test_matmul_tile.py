@@ -137,6 +137,29 @@ def test_results_that_a_warp_exchanges_come_to_their_places(layout: str) -> None
     assert_equal(site, [edited], ({"m": 67, "n": 261, "k": 5},), tolerance=1e-5, races=layout == "8x4")
 
 
+TRANSPOSED = PLAIN.replace("a[row * k + i] * b[i * n + col]", "a[i * m + row] * b[col * k + i]")
+PITCHED = PLAIN.replace("int m,", "int pitch, int m,").replace("b[i * n + col]", "b[i * pitch + col]")
+PITCHED_LAUNCH = LAUNCH.replace("c, m", "c, pitch, m")
+
+
+@pytest.mark.parametrize("source", [PLAIN, TRANSPOSED, PITCHED])
+def test_places_that_a_thread_keeps_are_in_the_matrix(source: str) -> None:
+    """Vectors beyond it are its last ones; a tile of less depth, rows of no whole vectors and a pitch are loaded otherwise."""
+    cases = [{"m": 70, "n": 132, "k": 20}, {"m": 68, "n": 130, "k": 16}, {"m": 33, "n": 65, "k": 17}]
+    cases = [{**case, "pitch": -(-case["n"] // 4) * 4} for case in cases]
+    launch, elements = (PITCHED_LAUNCH if source == PITCHED else LAUNCH), {**ELEMENTS, "b": "k*pitch"}
+    site = make(source, launch, sizes=[{**SIZES[0], "pitch": 2048}], check=cases, elements=elements)
+    (rule,) = [r for r in rules() if r.name == "matmul_tile"]
+    (family,) = rule.families(site)
+    point = {"bm": 64, "bn": 128, "bk": 8, "tm": 8, "tn": 16, "buffers": 2, "copies": 0, "square": 1}
+    made = family.make(point)
+    assert made is not None
+    edited = after(site, made)
+    assert "b_from[v]" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], cases, tolerance=1e-5)
+
+
 @pytest.mark.slow
 def test_large_tiles_give_the_same_results_without_races() -> None:
     site = site_of(PLAIN)

@@ -1,16 +1,74 @@
-"""The store of a product's result, where a thread may store four neighbouring ones at once."""
+"""How the results of a tiled product are used: the loops around the author's statements, and stores of four neighbours at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Node, Scope, Site
 from engine.rewrite.wording import is_plain, replace_name
+from engine.rules.matmul.matmul_code import Tiling, indented, local_place
 from engine.rules.matmul.matmul_form import Product
 
 _VECTORS = {"float": "float4", "int": "int4", "unsigned": "uint4", "unsigned int": "uint4"}
 WIDTH = 4
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where one result is used: the loops around it, what is declared in them, and C text of its row, its column and its sum."""
+
+    opening: tuple[str, ...]
+    row: str
+    column: str
+    value: str
+    depth: int  # how many loops
+
+
+def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> Result:
+    """The loops over a thread's results, or over each `group` of neighbours (that is the last loop's `e`).
+
+    Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
+    results together, and what they load and store for them is coalesced.
+    """
+    i, j, e, at = name("i"), name("j"), name("e"), name("at")
+    opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
+    if not t.exchanged:
+        step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
+        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
+        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
+        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
+    tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
+    each = t.exchanged
+    inner = [
+        "#pragma unroll",
+        f"for (int {j} = 0; {j} < {name('thread_n')}; {j} += {each}) {{",
+        f"{unit}__syncwarp();  // neighbouring threads take on neighbouring results",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}{out}[{tid} % 32 * {each} + {e}] = {name('sums')}[{i}][{j} + {e}];",
+        f"{unit}}}",
+        f"{unit}__syncwarp();",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}const int {at} = {tid} % 32 + {e} * 32;",
+    ]
+    columns = 8 if t.squared else min(32, t.across)
+    run = columns * each
+    down = "" if columns == 32 else f" + {at} / {run}"
+    if t.squared:
+        warps = t.across // 8
+        row, column = f"({tid} / {32 * warps} * 4{down})", f"{tid} / 32 % {warps} * {run}"
+    elif t.across >= 32:
+        row, column = f"{tid} / {t.across}", f"{tid} / 32 % {t.across // 32} * {run}"
+    else:
+        row, column = f"({tid} / 32 * {32 // columns}{down})", ""
+    spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
+    along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
+    return Result(
+        (*opening, *indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,4 +134,4 @@ def vector_store(site: Site, form: Product, kept: list[Node]) -> VectorStore | N
     return VectorStore(kept[-1], target, value, kind, aligned)
 
 
-__all__ = ["WIDTH", "VectorStore", "vector_store"]
+__all__ = ["WIDTH", "Result", "VectorStore", "result", "vector_store"]
