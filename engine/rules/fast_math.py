@@ -200,20 +200,21 @@ def _renamed(body: Node, fast: Mapping[str, str]) -> Iterator[Edit]:
 def _by_own(site: Site, bodies: Sequence[Node], own: Mapping[str, str], other: Sequence[Edit] = ()) -> list[Edit]:
     """Calls of functions by approximations that the file gets as functions of its own, but for those that `other` replaces.
 
-    `own` has the snippet's section for each function.
+    `own` has the snippet's section for each function. With reciprocal roots among them, `1.0f / sqrtf(x)` is one as well.
     """
     found: list[Edit] = []
-    start, defined = site.declaration_start, list[str]()
-    for section in dict.fromkeys(own.values()):
-        name = site.fresh(f"fast_{section}")
-        fast = {function: name for function, its in own.items() if its == section}
-        for body in bodies:
-            calls = [e for e in _renamed(body, fast) if not any(o.span.contains(e.span) for o in other)]
-            if calls and body is not site.body:
-                start = min(start, site.definition_start(body))
-            found += calls
-        if any(edit.text == name for edit in found):
-            defined.append(template("engine.rules", "approximate").sections()[section].render(name=name))
+    start, given = site.declaration_start, {section: site.fresh(f"fast_{section}") for section in own.values()}
+    needed = set[str]()
+    for body in bodies:
+        roots = [(e.span, e.text.removeprefix("rsqrtf"), "rsqrtf") for e in _roots(body) if "rsqrtf" in given]
+        calls = [(e.span, "", e.text) for e in _renamed(body, own)]
+        made = [one for one in [*calls, *roots] if not any(o.span.contains(one[0]) for o in other)]
+        if made and body is not site.body:
+            start = min(start, site.definition_start(body))
+        needed |= {section for _, _, section in made}
+        found += [Edit(span, given[section] + rest) for span, rest, section in made]
+    snippets = template("engine.rules", "approximate").sections()
+    defined = [snippets[section].render(name=name) for section, name in given.items() if section in needed]
     return [Edit(Span(start, start), "\n".join([*defined, ""])), *found] if found else []
 
 

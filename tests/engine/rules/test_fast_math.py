@@ -194,3 +194,13 @@ def test_a_kernel_that_calls_approximations_is_still_that_of_one_thread() -> Non
     )
     site = make(inlined, LAUNCH, **SIZES)
     assert not site.local_only(site.body)  # what it changes is not seen there
+
+
+def test_reciprocal_roots_as_people_write_them_by_one_instruction() -> None:
+    source = ROWS.replace("y[i] = sum;", "y[i] = 1.0f / sqrtf(sum * sum + 1.0f) + sqrtf(fabsf(sum));")
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form="flush_all")
+    assert "y[i] = fast_rsqrtf(sum * sum + 1.0f) + sqrtf(fabsf(sum));" in device(edited)
+    assert device(edited).count("__device__") == 1
+    compiles(edited)
+    assert_equal(site, [edited], ({"n": 5, "m": 3},))
