@@ -16,25 +16,28 @@ _UNSAFE_IN_MACRO = re.compile(
     r"atomic\w*|if|for|while|do|switch)\b|(?<![=<>!])=(?!=)|\+\+|--"
 )
 
+# An instruction that the language has no function for: of a value, into a variable.
+APPROXIMATION = r"(?:ex2|lg2|rsqrt|sqrt)\.approx\.ftz\.f32 %0, %1;?"
+_APPROXIMATED = re.compile(rf'asm\s*\(\s*"{APPROXIMATION}"\s*:\s*"=f"\s*\(\w+\)\s*:\s*"f"\s*\([^:"]*\)\s*\)')
+
 
 def local_only(unit: Unit, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
     """Whether the code below the node does only what one thread can do alone.
 
     Holds where every call is a math function, a cast, one of `allowed`, or a function of the same file that is so;
-    no barrier, shuffle, atomic, assembly, goto, lambda or shared memory occurs, and macros hold plain expressions.
+    no barrier, shuffle, atomic, goto, lambda or shared memory occurs, no assembly but an approximation in a function, and macros hold
+    plain expressions.
     """
     macros = function_macros(unit.data, unit.path)
     functions = {f.name: f for f in unit.functions if f.qualifier in ("device", "host device")}
     seen: set[str] = set()
 
-    def fine(part: Node) -> bool:
+    def fine(part: Node, *, function: bool = False) -> bool:
         for n in walk(part):
-            if n.type in (
-                "lambda_expression",
-                "goto_statement",
-                "labeled_statement",
-                "gnu_asm_expression",
-            ):
+            if n.type in ("lambda_expression", "goto_statement", "labeled_statement"):
+                return False
+            # In the code itself those who ask would have to know that it changes a variable.
+            if n.type == "gnu_asm_expression" and not (function and _APPROXIMATED.fullmatch(text(n))):
                 return False
             if n.type.startswith("preproc") and not is_unroll(n):
                 return False
@@ -54,7 +57,7 @@ def local_only(unit: Unit, node: Node, allowed: frozenset[str] = frozenset()) ->
                     return False
                 if name not in seen:
                     seen.add(name)
-                    if names(functions[name].node) & THREAD_NAMES or not fine(functions[name].node):
+                    if names(functions[name].node) & THREAD_NAMES or not fine(functions[name].node, function=True):
                         return False
         return True
 

@@ -17,6 +17,11 @@ _INTRINSICS = {"expf": "__expf", "exp10f": "__exp10f", "logf": "__logf", "log2f"
                "powf": "__powf"}  # fmt: skip
 # Their error is absolute, 2^-21 within half a turn, and grows with the argument: a proposal of their own, that may be refused alone.
 _ANGLES = {"sinf": "__sinf", "cosf": "__cosf", "sincosf": "__sincosf"}
+# An instruction each, where the functions of the language take three more for subnormal numbers. Of square roots and of results of
+# exponentials an error of 1e-19 or less remains; the logarithm and the reciprocal root of a subnormal number become infinite.
+_ROOTS = {"sqrtf": "sqrtf"}
+_RESULTS_FLUSHED = {"expf": "expf", "__expf": "expf"}
+_ARGUMENTS_FLUSHED = {"logf": "logf", "__logf": "logf", "rsqrtf": "rsqrtf"}
 
 # Divisors: the compiler multiplies by the reciprocals of powers of two, which are exact, and no others.
 _DOUBLE = re.compile(r"\bdouble\b")
@@ -27,7 +32,7 @@ _PI_ERROR = 1e-6
 
 
 class FastMath:
-    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximate roots, reciprocals and quotients.
+    """Cheaper single-precision arithmetic: intrinsics, `rsqrtf`, `cospif`, approximations, reciprocals, quotients and sums.
 
     What they cost in accuracy is judged like any other change: against the tolerance, on fresh inputs.
     """
@@ -48,7 +53,10 @@ class FastMath:
         # Half the instructions of expf, a tenth of those of cosf; only kernels that compute more than they move notice.
         calls = [e for body in bodies for e in _renamed(body, _INTRINSICS)]
         angles = [e for body in bodies for e in _renamed(body, _ANGLES)]
-        roots = _square_roots(site, bodies, inverse)
+        roots = _by_own(site, bodies, _ROOTS, inverse)
+        flushed = _by_own(site, bodies, _RESULTS_FLUSHED)
+        lost = _by_own(site, bodies, _ARGUMENTS_FLUSHED)
+        lost = lost and _by_own(site, bodies, _RESULTS_FLUSHED | _ARGUMENTS_FLUSHED)
         together = calls + angles + roots + constant
         one_kind = together in (calls, angles, roots, constant)
         forms = [
@@ -59,8 +67,11 @@ class FastMath:
             ("intrinsics", "Use fast intrinsics for exponentials and logarithms", 0.15, calls),
             ("angles", "Use fast intrinsics for sines and cosines", 0.15, angles),
             ("roots", "Use approximate square roots", 0.15, roots),
+            ("flush", "Use exponentials that flush subnormal results to zero", 0.15, flushed),
+            ("flush_all", "Count subnormal arguments of logarithms and reciprocal roots as zero", 0.12, lost),
+            ("sums", "Begin sums of products with what is no product", 0.1, [e for b in bodies for e in _sums(site, b)]),
             ("all", "Use fast functions and reciprocals of constants", 0.25, [] if one_kind else together),
-        ]
+        ]  # fmt: skip
         for form, summary, prior, edits in forms:
             if edits:
                 yield from proposal(self.name, summary, site.in_file(*edits), prior, form=form)
@@ -186,19 +197,55 @@ def _renamed(body: Node, fast: Mapping[str, str]) -> Iterator[Edit]:
                 yield Edit(Span(function.start_byte, function.end_byte), fast[text(function)])
 
 
-def _square_roots(site: Site, bodies: Sequence[Node], inverse: Sequence[Edit]) -> list[Edit]:
-    """`sqrtf(x)` by a function of the file's own, but for those that `inverse` replaces."""
-    name = site.fresh("fast_sqrtf")
+def _by_own(site: Site, bodies: Sequence[Node], own: Mapping[str, str], other: Sequence[Edit] = ()) -> list[Edit]:
+    """Calls of functions by approximations that the file gets as functions of its own, but for those that `other` replaces.
+
+    `own` has the snippet's section for each function. With reciprocal roots among them, `1.0f / sqrtf(x)` is one as well.
+    """
     found: list[Edit] = []
-    start = site.declaration_start
+    start, given = site.declaration_start, {section: site.fresh(f"fast_{section}") for section in own.values()}
+    needed = set[str]()
     for body in bodies:
-        calls = [
-            e for e in _renamed(body, {"sqrtf": name}) if not any(other.span.contains(e.span) for other in inverse)
-        ]
-        if calls and body is not site.body:
+        roots = [(e.span, e.text.removeprefix("rsqrtf"), "rsqrtf") for e in _roots(body) if "rsqrtf" in given]
+        calls = [(e.span, "", e.text) for e in _renamed(body, own)]
+        made = [one for one in [*calls, *roots] if not any(o.span.contains(one[0]) for o in other)]
+        if made and body is not site.body:
             start = min(start, site.definition_start(body))
-        found += calls
-    return [Edit(Span(start, start), template("engine.rules", "fast_sqrt").render(name=name)), *found] if found else []
+        needed |= {section for _, _, section in made}
+        found += [Edit(span, given[section] + rest) for span, rest, section in made]
+    snippets = template("engine.rules", "approximate").sections()
+    defined = [snippets[section].render(name=name) for section, name in given.items() if section in needed]
+    return [Edit(Span(start, start), "\n".join([*defined, ""])), *found] if found else []
+
+
+def _sums(site: Site, body: Node) -> Iterator[Edit]:
+    """`a * a + b * b + c` as `c + a * a + b * b`: two fused multiply-adds instead of a product, one of them and an addition."""
+    for node in walk(body):
+        terms = _terms(node)
+        if not terms or (node.parent is not None and _terms(node.parent)):
+            continue
+        products = [t for t in terms if _operator(t) == "*"]
+        rest = [t for t in terms if t not in products]
+        # `a * a + c + b * b` has two already.
+        if len(rest) != 1 or rest[0] in terms[:2] or not all(_is_float(site, t) for t in terms):
+            continue
+        if any(n.type == "comment" or _DOUBLE.search(text(n)) for n in walk(node)):
+            continue
+        shown = " + ".join(text(t) for t in (*rest, *products))
+        yield Edit(Span(node.start_byte, node.end_byte), shown)
+
+
+def _terms(node: Node) -> list[Node]:
+    """What a chain of additions adds, from left to right; [] for what is none."""
+    if _operator(node) != "+":
+        return []
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    return [*(_terms(left) or [left]), right] if left is not None and right is not None else []
+
+
+def _operator(node: Node) -> str:
+    sign = node.child_by_field_name("operator")
+    return text(sign) if node.type == "binary_expression" and sign is not None else ""
 
 
 def _roots(body: Node) -> list[Edit]:

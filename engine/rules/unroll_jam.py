@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.declarations import declarators, declared_type
 from engine.cuda.effects import written
-from engine.cuda.syntax import children, is_integer_type, strip, text, walk
+from engine.cuda.syntax import children, inside, is_integer_type, names, strip, text, walk
 from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, grouped
 from engine.rules.idioms.grids import Grids, whole_numbers
 from engine.rules.idioms.jam import Change, Copies, Jam
 from engine.rules.idioms.known_values import covers, in_parameters
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map, thread_uses_outside
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, map_of, thread_map, thread_uses_outside
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 # The same for all threads of a block, and kept as they are.
 _UNIFORM = frozenset({"blockIdx.y", "blockIdx.z", "blockDim.x", "blockDim.y"})
 _BLOCK = re.compile(r"blockIdx\s*\.\s*([xyz])")
+_MEMBER = re.compile(r"\b(blockIdx|threadIdx|blockDim)\s*\.\s*x\b")
+_PLACES = {"blockIdx": "block", "threadIdx": "thread", "blockDim": "threads"}
+_WARP = 32
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class _Across:
 
     `bound` is its exclusive bound as the kernel writes it, `size` the same over the kernel's parameters. The threads along `axis` have
     the values where there is an `index`; else its blocks have them, `times` over (`split`), each divided by the `quotients` for what
-    else they number.
+    else they number, or the `warps` of its blocks, as `number` says. `guards` are the kernel's.
     """
 
     variable: str
@@ -43,6 +47,22 @@ class _Across:
     index: Index | None = None
     split: bool = False
     quotients: tuple[Node, ...] = ()
+    warps: int = 0
+    number: str = ""
+    guards: tuple[Node, ...] = ()
+
+    @property
+    def least(self) -> float:
+        """How many waves of threads must be left: threads of a warp that share a row's work hide latencies with less."""
+        return 1 / 16 if self.warps else 1 / 2
+
+    def start(self, factor: int, share: str) -> str:
+        """The first of a thread's values."""
+        if self.index is not None:
+            return f"blockIdx.{self.axis} * ({self.index.extent} * {factor}) + threadIdx.{self.axis}"
+        if self.warps:
+            return f"({self.number}) * {factor}"
+        return f"blockIdx.{self.axis}{f' % {share}' if self.split else ''} * {factor}"
 
 
 class UnrollJam:
@@ -59,7 +79,7 @@ class UnrollJam:
     def propose(self, site: Site) -> Iterator[Proposal]:
         for across, make in self._forms(site):
             for rank, factor in enumerate(_FACTORS):
-                if 2 * site.waves < factor:  # too few threads would be left to fill the target
+                if site.waves < factor * across.least:  # too few threads would be left to fill the target
                     continue
                 yield from proposal(
                     self.name, _summary(across, factor), make(factor), 0.4 - 0.04 * rank,
@@ -68,9 +88,9 @@ class UnrollJam:
 
     def families(self, site: Site) -> Iterator[Family]:
         """The number of results to a thread left open."""
-        if 2 * site.waves < min(_TUNED):
-            return
         for across, make in self._forms(site):
+            if site.waves < min(_TUNED) * across.least:
+                continue
 
             def choice(
                 values: Mapping[str, int], across: _Across = across, make: Callable[[int], Edits | None] = make
@@ -91,11 +111,10 @@ class UnrollJam:
         grids = Grids.of(site)
         if grids is None:
             return
-        mapping, scope = thread_map(site), site.scope
-        guards = mapping.guards if mapping is not None else ()
+        mapping = thread_map(site)
         for across in _candidates(site, mapping, grids):
             try:
-                jam = Jam(site, scope, across.variable, across.declaration, guards)
+                jam = Jam(site, across.variable, across.declaration, across.guards, of_warp=across.warps > 0)
             except ValueError:
                 continue
             if jam.shared:
@@ -108,7 +127,7 @@ def _summary(across: _Across, factor: int) -> str:
 
 def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator[_Across]:
     """The variables whose values could be shared out anew, those made of block numbers first."""
-    indices = mapping.indices if mapping is not None else ()
+    indices, guards = (mapping.indices, mapping.guards) if mapping is not None else ((), ())
     own = {i.declaration.id for i in indices}
     changed = written(site.body)
     blocks: dict[str, list[Node]] = {}
@@ -126,14 +145,19 @@ def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator
         for axis in AXES:
             across = _uniform(grids, name, statement, value, axis, blocks.get(axis, []))
             if across is not None:
-                yield across
+                yield replace(across, guards=guards)
+        across = _of_warps(grids, name, statement, value, blocks.get("x", []))
+        if across is not None:
+            yield across
     if mapping is None or mapping.style == "none" or thread_uses_outside(site, indices, _UNIFORM):
         return
     for index in indices:
         bound = mapping.bounds.get(index.axis)
         size = in_parameters(site, bound) if bound is not None else None
         if index.alone and index.factor == 1 and bound is not None and size is not None:
-            yield _Across(index.name, index.type, index.axis, index.declaration, grouped(bound), size, index=index)
+            yield _Across(
+                index.name, index.type, index.axis, index.declaration, grouped(bound), size, index=index, guards=guards
+            )
 
 
 def _uniform(grids: Grids, name: str, statement: Node, value: Node, axis: Axis, uses: list[Node]) -> _Across | None:
@@ -163,6 +187,50 @@ def _uniform(grids: Grids, name: str, statement: Node, value: Node, axis: Axis, 
     )
 
 
+def _of_warps(grids: Grids, name: str, statement: Node, value: Node, uses: list[Node]) -> _Across | None:
+    """A variable that numbers the grid's warps and has a guard."""
+    site, threads = grids.site, grids.block[0]
+    if grids.block[1:] != (1, 1) or threads % _WARP or not uses or not all(inside(use, value) for use in uses):
+        return None
+    if any(text(n) == "gridDim" for n in walk(site.body)) or not _numbers_warps(site, value, threads):
+        return None
+    mapping = map_of(site, (Index(name, "x", declared_type(statement), "blockDim.x", 1, statement, True),))
+    bound = mapping.bounds.get("x") if mapping is not None else None
+    size = in_parameters(site, bound) if bound is not None else None
+    if mapping is None or bound is None or size is None:
+        return None
+    warps = threads // _WARP
+    seen = tuple((launch.grid[0], warps) for launch in grids.launches[: len(site.cases)])
+    if not covers(site, size, seen, 1):
+        return None
+    return _Across(
+        name, declared_type(statement), "x", statement, grouped(bound), size, warps=warps, number=text(value),
+        guards=mapping.guards,
+    )  # fmt: skip
+
+
+def _numbers_warps(site: Site, value: Node, threads: int) -> bool:
+    """Whether an expression is the number of the thread's warp in a grid of blocks of so many threads."""
+    written = text(value)
+    for name in names(value) - _PLACES.keys():
+        known = "32" if name == "warpSize" else site.unit.macros.get(name, site.unit.constants.get(name))
+        if known is None or any(name == p.name for p in site.kernel.parameters):
+            return False
+        written = re.sub(rf"\b{name}\b", f"({known})", written)
+    if any(n.type in ("assignment_expression", "update_expression", "call_expression") for n in walk(value)):
+        return False
+    written = _MEMBER.sub(lambda found: _PLACES[found[1]], written)
+    try:
+        return all(
+            evaluate_int(written, {"block": block, "thread": thread, "threads": threads})
+            == block * (threads // _WARP) + thread // _WARP
+            for block in (0, 1, 2, 5)
+            for thread in range(threads)
+        )
+    except ArithmeticError_:
+        return False
+
+
 def _divisor(node: Node, operator: str, uses: list[Node]) -> Node | None:
     """What one of the uses is divided by in this expression; None of any other."""
     sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
@@ -177,18 +245,11 @@ def _edits(
     count, first = site.fresh("k"), site.fresh(f"{across.variable}0")
     share = f"(({across.bound} + {factor - 1}) / {factor})"
     changes: list[Change] = [(n.start_byte, n.end_byte, share) for n in across.quotients]
-    value = f"{first} + {count}"
-    if across.index is not None:
-        extent = across.index.extent
-        start = f"blockIdx.{across.axis} * ({extent} * {factor}) + threadIdx.{across.axis}"
-        value += f" * {extent}"
-    else:
-        start = f"blockIdx.{across.axis}{f' % {share}' if across.split else ''} * {factor}"
+    value = f"{first} + {count}{f' * {across.index.extent}' if across.index is not None else ''}"
     within = f"{value} < {across.bound}"
     copies = Copies(
-        across.variable, across.declaration, first, f"{across.type} {first} = {start};",
-        f"{within} ? {value} : {across.bound} - 1", within, count, factor,
-        mapping.guards if mapping is not None else (), tuple(changes),
+        across.variable, across.declaration, first, f"{across.type} {first} = {across.start(factor, share)};",
+        f"{within} ? {value} : {across.bound} - 1", within, count, factor, across.guards, tuple(changes),
     )  # fmt: skip
     body, grid = jam.written(copies), _grid(site, mapping, across, grids, factor)
     if body is None or grid is None:
@@ -209,7 +270,7 @@ def _grid(
         bound = mapping.bounds.get(axis) if mapping is not None and index is not None else None
         copies = factor if axis == across.axis else 1
         if copies > 1 and across.index is None:
-            each = ceil_div(across.size, factor)
+            each = ceil_div(across.size, factor * max(1, across.warps))
             found.append(each if across.times == "1" else f"{across.times} * ({each})")
         elif index is not None and bound is not None:
             size = in_parameters(site, bound)

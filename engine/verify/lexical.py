@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.cuda.items import Token, directive_parts, tokens_of
 from engine.cuda.phases import Form, oddities
-from engine.verify.async_copies import copy_statements
+from engine.verify.allowed_assembly import allowed_statements
 
 _LAUNCH = re.compile(r"//\s*optiml:\s*(?:(?:launch|chain)\b|\{)")
 _LONG_COMMENT = 300
@@ -50,7 +50,7 @@ def added_talk(before: Form, after: Form) -> str | None:
 
 def added_string(before: Form, after: Form) -> str | None:
     """Why a string that comes in is refused: device code that may not print needs none, and readers see it."""
-    _, copies = copy_statements(tokens_of(after.code))
+    _, copies = allowed_statements(tokens_of(after.code))
     for string in Counter(after.strings) - Counter(before.strings) - Counter(copies):
         if not (string.endswith("'") and len(string) <= _CHARACTER):
             return f"adds the string {_shown(string)}, which device code does not need"

@@ -24,7 +24,7 @@ from engine.spec.constant_memory import changed_declaration
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 from engine.spec.tables import split_kernel, tables_of
-from engine.verify.async_copies import ADDRESS, copy_statements
+from engine.verify.allowed_assembly import ADDRESS, allowed_statements
 from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
 from engine.verify.constant_tables import is_constant_table, is_integer_constant
@@ -227,7 +227,7 @@ class _Items:
         )
         if lasting and not set(item.defines) <= self.before.known:
             return f"keeps a variable that outlives a launch ('{item.defines[0][:60] if item.defines else ''}')"
-        copies, _ = copy_statements(item.tokens)
+        copies, _ = allowed_statements(item.tokens)
         for token in _flat(item.tokens):
             if token.kind != "name" or token.text in self.before.names:
                 continue

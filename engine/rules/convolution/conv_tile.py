@@ -23,8 +23,8 @@ from engine.rules.rows.row_parallel import fits_bounds
 _NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies")
 # The first fill an SM's registers and lanes; the last are for few channels or small images.
 _CHOICES = (
-    (16, 16, 64, 4, 2, 8, 4, 0), (16, 16, 64, 4, 2, 8, 4, 1), (32, 16, 64, 4, 2, 8, 4, 1), (16, 8, 64, 4, 2, 8, 4, 0),
-    (16, 16, 32, 4, 2, 8, 4, 0), (32, 8, 32, 4, 2, 4, 4, 0), (16, 16, 16, 4, 2, 8, 2, 0), (32, 8, 16, 2, 2, 4, 4, 0),
+    (16, 16, 32, 4, 2, 8, 4, 0), (16, 16, 64, 4, 2, 8, 4, 0), (16, 16, 64, 4, 2, 8, 4, 1), (32, 16, 64, 4, 2, 8, 4, 1),
+    (16, 8, 64, 4, 2, 8, 4, 0), (32, 8, 32, 4, 2, 4, 4, 0), (16, 16, 16, 4, 2, 8, 2, 0), (32, 8, 16, 2, 2, 4, 4, 0),
     (32, 8, 8, 2, 2, 4, 4, 0), (16, 8, 8, 1, 1, 4, 4, 0), (32, 16, 4, 4, 1, 4, 4, 0), (32, 8, 2, 1, 1, 2, 4, 0),
     (64, 16, 1, 4, 1, 1, 1, 0), (32, 8, 1, 1, 1, 1, 1, 0),
 )  # fmt: skip
@@ -77,9 +77,32 @@ class _Tile:
         return self.form.x.taps * self.form.y.taps
 
     @property
+    def turns(self) -> int:
+        """How many pixels of a channel a thread loads."""
+        return -(-self.rows * self.columns // self.threads)
+
+    @property
+    def tap_step(self) -> int:
+        """How many threads load the filters of one output channel: their taps are so far apart."""
+        return self.threads // self.tile_k
+
+    @property
+    def filter_turns(self) -> int:
+        """How many elements of filters a thread loads."""
+        return -(-self.stage * self.taps // self.tap_step)
+
+    @property
     def filter_pitch(self) -> int:
-        """Elements from one tap's filters to the next one's: neighbouring taps, which a warp stores, are in different banks."""
-        return self.tile_k + (4 if self.tile_k % 4 == 0 else 1) if self.tile_k > 1 else 1
+        """Elements from one tap's filters to the next one's: as few lanes of a warp that stores them as possible meet in a bank."""
+        if self.tile_k == 1:
+            return 1
+
+        def met(pitch: int) -> int:
+            places = (lane % self.tap_step * pitch + lane // self.tap_step for lane in range(_BANKS))
+            return max(Counter(place % _BANKS for place in places).values())
+
+        aligned = range(self.tile_k, self.tile_k + _BANKS, 4 if self.tile_k % 4 == 0 else 1)
+        return min(aligned, key=lambda pitch: (met(pitch), pitch))
 
     @property
     def pitch(self) -> int:
@@ -136,7 +159,7 @@ class ConvTile(MatchedRule[Convolution]):
                 "tile_w % per_w == 0 && tile_h % per_h == 0 && tile_k % per_k == 0",
                 "per_w * per_h * per_k <= 128",
                 f"{_THREADS} >= 64 && {_THREADS} % 32 == 0 && {_THREADS} <= {min(512, site.target.max_threads_per_block)}",
-                f"tile_k <= {max(1, most)}",
+                f"tile_k <= {max(1, most)} && tile_k <= {_THREADS}",
                 f"(1 + copies) * stage * ({rows} * {columns} + {x.taps * y.taps} * (tile_k + 4)) * {bytes_} <= {_STATIC}",
             ),
             0.9,
@@ -148,7 +171,7 @@ class ConvTile(MatchedRule[Convolution]):
         site = match.site
         if tile.threads > site.target.max_threads_per_block or not fits_bounds(site, tile.threads):
             return None
-        if tile.threads % 32 or tile.shared_bytes > _STATIC:
+        if tile.threads % 32 or tile.threads % tile.tile_k or tile.shared_bytes > _STATIC:
             return None
         grid, edit = _grid(tile), _edit(tile)
         if grid is None or edit is None:
@@ -234,20 +257,22 @@ def _edit(tile: _Tile) -> Edit | None:
         part = parts[section]
         return part.render(**{hole: given.get(hole, "") if hole in given else names(hole) for hole in part.holes})
 
+    some = "" if tile.stage * tile.taps % tile.tap_step == 0 else f"{names('tap')} < {tile.stage * tile.taps} && "
     buffer = f"[{names('buffer')}]" if tile.copies else ""
-    store = "copy" if tile.copies else "take"
-    places = {
-        "take_pixel": (f"{names('in_tile')}{buffer}[{names('row')}][{names('column')}]", form.image.array),
-        "take_filter": (f"{names('filter_tile')}{buffer}[{names('tap')}][{names('k')}]", form.filters.array),
-    }
-    taken = {hole: fill(store, place=place, array=array) for hole, (place, array) in places.items()}
-    weight = fill("weights_in_order" if _in_order(form) else "weights_anywhere", take_filter=taken["take_filter"])
-    load = fill("load", take_pixel=taken["take_pixel"], take_weight=weight, tests=_tests(form, names))
+    taken = fill(("copy_some" if some else "copy_filter") if tile.copies else "take_filter")
+    weight = fill("weights_in_order" if _in_order(form) else "weights_anywhere", take_filter=taken, all_taps=some)
+    load = fill(
+        "load",
+        held="" if tile.copies else fill("held"),
+        take_pixel=fill("copy_pixel" if tile.copies else "take_pixel"),
+        take_weight=weight,
+        store="" if tile.copies else fill("store", put_filter=fill("put_some" if some else "put")),
+    )
     multiply = fill("multiply", at_buffer=buffer)
     image = form.images
     defined = f"const {form.found.types[image[0]]} {image[0]} = {names('image_at')};" if image is not None else ""
     plain = "".join(f"{site.render(n.start_byte, n.end_byte)}\n" for n in form.found.plain)
-    body = plain + fill("body", image=defined)
+    body = plain + fill("body", image=defined) + fill("places", tests=_tests(form, names))
     stages = fill("copied" if tile.copies else "stages", load=load, multiply=multiply)
     added = f"{form.target} += {names('sums')}[{names('k')}][{names('row')}][{names('column')}];"
     fast, slow = _work(form, names, added), _work(form, names, "")
@@ -279,11 +304,11 @@ def _values(tile: _Tile) -> dict[str, str]:
         "per_k": tile.per_k, "stage": tile.stage, "rows": tile.rows, "pitch": tile.pitch, "columns": tile.columns,
         "taps": tile.taps, "filter_pitch": tile.filter_pitch, "across": tile.across, "down": tile.down,
         "pixels": tile.across * tile.down, "threads": tile.threads, "plane": tile.rows * tile.columns,
-        "in_count": tile.stage * tile.rows * tile.columns, "filter_count": tile.stage * tile.taps * tile.tile_k,
+        "turns": tile.turns, "filter_turns": tile.filter_turns, "tap_step": tile.tap_step,
         "run": tile.stage * tile.taps, "taps_x": x.taps, "last_k": tile.tile_k - 1,
         "span_x": _reach(x, tile.per_w), "span_y": _reach(y, tile.per_h),
         "last_stage": tile.stage - 1, "per_hw": tile.per_h * tile.per_w, "results": tile.per_k * tile.per_h * tile.per_w,
-        "load_unroll": 4, "channel_unroll": 1,
+        "channel_unroll": 1,
     }  # fmt: skip
     texts = {
         "T": image.element, "S": form.sum_type, "in": image.array, "filters": filters.array, "in_base": image.base.render(),
@@ -293,9 +318,17 @@ def _values(tile: _Tile) -> dict[str, str]:
         "filter_row": _term(filters.row), "filter_column": _term(filters.column), "times_x": _times(x.stride),
         "times_y": _times(y.stride), "by_x": _times(x.step), "by_y": _times(y.step),
         "outputs": _term(form.outputs[1]) if form.outputs is not None else "1", "buffers": "[2]" if tile.copies else "",
+        "place_type": _place_type(form),
         "zero": f"static_cast<{image.element}>(0)",
     }  # fmt: skip
     return {**{name: str(value) for name, value in numbers.items()}, **texts}
+
+
+def _place_type(form: Convolution) -> str:
+    """The type of a place in a plane: as wide as the author's arithmetic."""
+    narrow = {p.name for p in form.site.kernel.parameters if p.base in ("int", "unsigned", "unsigned int", "short")}
+    wide = form.image.row.names() - narrow - set(form.site.unit.macros) - set(form.site.unit.constants)
+    return "long long" if wide else "int"
 
 
 def _in_order(form: Convolution) -> bool:

@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from engine.cuda.effects import assigned
 from engine.cuda.math_functions import MATH_FUNCTIONS
 from engine.cuda.syntax import called, children, names, root_name, text, walk
-from engine.rewrite import Declared, Node, Scope, Site
+from engine.rewrite import Declared, Node, Site
 from engine.rewrite.wording import reindent, replace_name
 from engine.rules.idioms.loads import Ahead, before_condition
 
 Change = tuple[int, int, str]
+# A warp whose threads do the same work does it several times just as well: each copy has all the threads that the original has.
+WARP_FUNCTIONS = frozenset({
+    "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__syncwarp", "__any_sync", "__all_sync", "__ballot_sync",
+    "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync",
+})  # fmt: skip
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _HEADERS = ("initializer", "condition", "update", "value", "right")
 _UNARRAYED = frozenset({"auto", "static", "volatile", "extern", "register", "constexpr"})
@@ -67,9 +72,12 @@ class Jam:
     `shared` counts the loads in loops that copies share, `end` is where the work ends in the file.
     """
 
-    def __init__(self, site: Site, scope: Scope, variable: str, declaration: Node, guards: Sequence[Node]) -> None:
-        """Raises ValueError where the work cannot be split."""
-        self._site, self._scope, self._guards = site, scope, {g.id for g in guards}
+    def __init__(
+        self, site: Site, variable: str, declaration: Node, guards: Sequence[Node], *, of_warp: bool = False
+    ) -> None:
+        """`of_warp`: all threads of a warp have the same value of the variable. Raises ValueError where the work cannot be split."""
+        self._site, self._scope, self._guards = site, site.scope, {g.id for g in guards}
+        self._together = WARP_FUNCTIONS if of_warp else frozenset[str]()
         self._body = site.body
         self._declaration = declaration
         self._named: list[str] = []
@@ -120,7 +128,7 @@ class Jam:
 
     def _check(self, guards: Sequence[Node], variable: str) -> None:
         site, scope = self._site, self._scope
-        if site.kernel.shared or not site.local_only(self._body):
+        if site.kernel.shared or not site.local_only(self._body, self._together):
             raise _Refused("threads work together")
         uses = scope.uses(self._body)
         if uses is None:

@@ -129,7 +129,11 @@ def bounds_of(condition: Node, indices: tuple[Index, ...], *, negated: bool) -> 
 @once
 def thread_map(site: Site) -> ThreadMap | None:
     """The kernel as indices, declarations, guard and work; None where it has another form."""
-    indices = thread_indices(site)
+    return map_of(site, thread_indices(site))
+
+
+def map_of(site: Site, indices: tuple[Index, ...]) -> ThreadMap | None:
+    """The kernel as declarations, guard and work around given indices; None where it has another form."""
     if not indices or len({i.axis for i in indices}) != len(indices):
         return None
     statements = children(site.body)

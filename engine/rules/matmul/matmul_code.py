@@ -45,6 +45,30 @@ class Tiling:
     def threads(self) -> int:
         return (self.bm // self.tm) * (self.bn // self.tn)
 
+    @property
+    def across(self) -> int:
+        """The threads along a row of the tile."""
+        return self.bn // self.tn
+
+    @property
+    def squared(self) -> bool:
+        """Whether a warp's threads can be 4 x 8, as `square` wants."""
+        return self.square and self.across % 8 == 0 and (self.bm // self.tm) % 4 == 0
+
+    @property
+    def placed(self) -> bool:
+        """Whether a thread keeps the places that it loads from: registers allow it where they leave room for one block alone."""
+        return self.tm * self.tn > 64 and self.buffers == 2 and not self.copies
+
+    @property
+    def exchanged(self) -> int:
+        """How many neighbouring results of a thread its warp exchanges before they are used, 0 for none.
+
+        In tiles of 32 columns a warp's stores are to whole rows, with or without: measured, it only costs there.
+        """
+        fits = self.bn >= 64 and (32 % self.across == 0 or self.across % 32 == 0)
+        return 4 if self.tn % 4 == 0 and self.threads % 32 == 0 and fits else 0
+
 
 @dataclass(frozen=True)
 class Part:
@@ -113,6 +137,10 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
                 f"const bool {name(p.which + '_aligned')} = {_grouped(p.operand.stride)} % {p.width} == 0 && "
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
+    if t.exchanged:
+        lines.append(
+            f"alignas(16) __shared__ {form.accumulator} {name('out_tile')}[{t.threads // 32}][{32 * t.exchanged}];"
+        )
     lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
     write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
     lines += write(form, t, parts, name, unit)
@@ -138,9 +166,8 @@ def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
 def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     """The thread's row and column among the threads of the tile."""
     tid, row, column = name("tid"), name("thread_row"), name("thread_col")
-    across = t.bn // t.tn
-    if t.square and across % 8 == 0 and (t.bm // t.tm) % 4 == 0:
-        warps = across // 8
+    if t.squared:
+        warps = t.across // 8
         return [
             f"const int {row} = {tid} / {32 * warps} * 4 + {tid} % 32 / 8;",
             f"const int {column} = {tid} / 32 % {warps} * 8 + {tid} % 8;",
@@ -164,16 +191,19 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
         lines.append(f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];")
+    for p in parts:
+        lines += _places(form, p, name, unit) if t.placed and p.width > 1 else []
     body = [f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied"]
     for p in parts:
-        body += _indented(_load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
+        load = _load_placed if t.placed and p.width > 1 else _load
+        body += indented(load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
     body += ["}", f"if ({tile} > 0) {{"]
-    body += _indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
+    body += indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
     body += ["}", f"if ({tile} < {tiles}) {{"]
     for p in parts:
-        body += _indented(_store(p, f"[{tile} % 2]", name, unit), unit)
+        body += indented(_store(p, f"[{tile} % 2]", name, unit), unit)
     body += ["}", "__syncthreads();"]
-    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *_indented(body, unit), "}"]
+    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *indented(body, unit), "}"]
 
 
 def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
@@ -182,7 +212,7 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     def copy(at: str) -> list[str]:
         lines = [f"if ({at} < {tiles}) {{"]
         for p in parts:
-            lines += _indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
+            lines += indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
         return [*lines, "}", "__pipeline_commit();"]
 
     body = [
@@ -195,10 +225,10 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     return [
         f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
         f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
-        *_indented(copy(tile), unit),
+        *indented(copy(tile), unit),
         "}",
         f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
-        *_indented(body, unit),
+        *indented(body, unit),
         "}",
     ]
 
@@ -240,12 +270,12 @@ def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
         body.append("{")
         inner = [f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];"]
         inner += _load(form, p, start, name, unit) + _store(p, "", name, unit)
-        body += [*_indented(inner, unit), "}"]
+        body += [*indented(inner, unit), "}"]
     body.append("__syncthreads();")
     body += _multiply(t, parts, "", name, unit)
     body.append("__syncthreads();")
     head = f"for (int {start} = 0; {start} < {form.depth}; {start} += {name('tile_k')}) {{"
-    return [head, *_indented(body, unit), "}"]
+    return [head, *indented(body, unit), "}"]
 
 
 def _place(p: Part, name: Callable[[str], str]) -> tuple[str, str]:
@@ -263,7 +293,7 @@ def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> li
         "#pragma unroll",
         f"for (int {v} = 0; {v} < {p.count}; ++{v}) {{",
         f"{unit}const int {name('at')} = {name('tid')} + {v} * {name('thread_count')};",
-        *_indented(body, unit),
+        *indented(body, unit),
         "}",
     ]
 
@@ -287,26 +317,82 @@ def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Call
     ]
 
 
+def _places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+    """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
+    outer, k = _place(p, name)
+    at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
+    first, stride = name("first_row" if p.which == "a" else "first_col"), _grouped(p.operand.stride)
+    last = f"{_grouped(extent)} - {1 if p.operand.along == 'k' else p.width}"
+    inside = f"{at} < {extent} ? {at} : {last}"
+    far, near = (inside, k) if p.operand.along == "k" else (k, f"({inside})")
+    body = [
+        f"const int {at} = {first} + {outer};",
+        f"{name(p.which + '_from')}[{name('v')}] = {_base(p)} + static_cast<size_t>({far}) * {stride} + {near};",
+    ]
+    return [
+        f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];",
+        *_loop(p, body, name, unit),
+    ]
+
+
+def _load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+    """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
+    by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {_grouped(p.operand.stride)}"
+    vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
+    whole = f" && {_grouped(form.rows if p.which == 'a' else form.columns)} % {p.width} == 0"
+    whole = whole if p.operand.along == "outer" else ""
+    return [
+        f"if ({name(p.which + '_aligned')}{whole} && {first_k} + {name('tile_k')} <= {form.depth}) {{",
+        *indented(["#pragma unroll", f"for (int {name('v')} = 0; {name('v')} < {p.count}; ++{name('v')}) {{"], unit),
+        *indented([*indented(vector, unit), "}"], unit),
+        "} else {",
+        *indented(
+            _loop(p, [*_source(form, p, first_k, *_place(p, name), name), *_elements(form, p, name, unit)], name, unit),
+            unit,
+        ),
+        "}",
+    ]
+
+
+def _vector(p: Part, source: str, name: Callable[[str], str]) -> list[str]:
+    """The load of one vector."""
+    v, held, wide = name("v"), name(p.which + "_next"), name("wide")
+    return [
+        f"const {p.vector} {wide} = *reinterpret_cast<const {p.vector}*>({source});",
+        *(f"{held}[{v} * {p.width} + {i}] = {wide}.{_PARTS[i]};" for i in range(p.width)),
+    ]
+
+
+def _elements(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+    """The loads of a vector's elements, as far as they are in the matrix."""
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    v, e = name("v"), name("e")
+    return [
+        "#pragma unroll",
+        f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{name(p.which + '_next')}[{v} * {p.width} + {e}] = "
+        f"{far} < {far_end} && {near} + {e} < {near_end} ? {name('source')}[{e}] : {_zero(p)};",
+        "}",
+    ]
+
+
+def _zero(p: Part) -> str:
+    return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
+
+
 def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, source, held = name("v"), name("source"), name(p.which + "_next")
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     body = _source(form, p, first_k, outer, k, name)
-    zero = _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
     if p.width == 1:
-        body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {zero};")
+        body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {_zero(p)};")
         return _loop(p, body, name, unit)
-    wide, e = name("wide"), name("e")
     body += [
         f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
-        f"{unit}const {p.vector} {wide} = *reinterpret_cast<const {p.vector}*>({source});",
-        *(f"{unit}{held}[{v} * {p.width} + {i}] = {wide}.{_PARTS[i]};" for i in range(p.width)),
+        *indented(_vector(p, source, name), unit),
         "} else {",
-        f"{unit}#pragma unroll",
-        f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{unit}{held}[{v} * {p.width} + {e}] = "
-        f"{far} < {far_end} && {near} + {e} < {near_end} ? {source}[{e}] : {zero};",
-        f"{unit}}}",
+        *indented(_elements(form, p, name, unit), unit),
         "}",
     ]
     return _loop(p, body, name, unit)
@@ -329,15 +415,13 @@ def _store(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> list[
     return _loop(p, body, name, unit)
 
 
-def local_place(t: Tiling, which: Literal["a", "b"], index: str, name: Callable[[str], str]) -> str:
-    """The row (or column) of the block's tile that result `index` of a thread belongs to.
+def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> str:
+    """The row (or column) of the block's tile that result `index` of the thread in row (or column) `mine` of the threads belongs to.
 
     Four neighbours at a time, so that they are read with one 128-bit load; the groups are spread over the tile, so that
     a warp's loads meet few banks twice.
     """
-    mine, per, extent = (
-        (name("thread_row"), t.tm, t.bm) if which == "a" else (name("thread_col"), t.tn, t.bn)
-    )  # fmt: skip
+    per, extent = (t.tm, t.bm) if which == "a" else (t.tn, t.bn)
     if per == 1:
         return mine
     group = 4 if per % 4 == 0 else per
@@ -351,13 +435,13 @@ def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[
     k, i, j = name("k_in"), name("i"), name("j")
     a, b = parts
     body = []
-    for p, index, count in ((a, i, "thread_m"), (b, j, "thread_n")):
+    for p, index, count, mine in ((a, i, "thread_m", "thread_row"), (b, j, "thread_n", "thread_col")):
         body += [
             f"{p.operand.type} {name(p.which + '_part')}[{name(count)}];",
             "#pragma unroll",
             f"for (int {index} = 0; {index} < {name(count)}; ++{index}) {{",
             f"{unit}{name(p.which + '_part')}[{index}] = "
-            f"{name(p.which + '_tile')}{buffer}[{k}][{local_place(t, p.which, index, name)}];",
+            f"{name(p.which + '_tile')}{buffer}[{k}][{local_place(t, p.which, index, name(mine))}];",
             "}",
         ]
     body += [
@@ -370,8 +454,9 @@ def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[
         "}",
     ]
     head = f"for (int {k} = 0; {k} < {name('tile_k')}; ++{k}) {{"
-    return ["#pragma unroll", head, *_indented(body, unit), "}"]
+    return ["#pragma unroll", head, *indented(body, unit), "}"]
 
 
-def _indented(lines: list[str], unit: str) -> list[str]:
+def indented(lines: list[str], unit: str) -> list[str]:
+    """The lines, each with `unit` before it."""
     return [unit + line for line in lines]

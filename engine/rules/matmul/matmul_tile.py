@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -11,9 +11,10 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.matmul.matmul_code import Part, Tiling, local_place, part, tile_body
+from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, tile_body
 from engine.rules.matmul.matmul_form import Product, product
 from engine.rules.matmul.matmul_mask import masks
+from engine.rules.matmul.matmul_results import WIDTH, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 from engine.rules.rows.row_parallel import fits_bounds
 
@@ -27,9 +28,11 @@ _TILINGS = (
     Tiling(128, 256, 8, 8, 16, 2, square=True),
     Tiling(128, 64, 16, 8, 4, 2),
     Tiling(64, 64, 16, 4, 4, 2),
+    Tiling(64, 128, 16, 8, 8, 1, square=True),
     Tiling(128, 128, 8, 8, 8, 1),
     Tiling(64, 64, 16, 4, 4, 1),
     Tiling(64, 64, 8, 8, 8, 2),
+    Tiling(32, 32, 16, 4, 4, 1),
     Tiling(32, 32, 32, 4, 4, 1),
     Tiling(32, 32, 32, 2, 2, 1),
     Tiling(32, 32, 32, 1, 1, 1),
@@ -83,7 +86,8 @@ class MatmulTile:
             (
                 *_EVEN,
                 f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
-                f"buffers * bk * (bm + bn + 8) * {size} <= {site.target.shared_per_block}",
+                f"(buffers * bk * (bm + bn + 8) + (tn % 4 == 0 && bn >= 64 ? 4 * (bm / tm) * (bn / tn) : 0)) * {size} "
+                f"<= {site.target.shared_per_block}",
             ),
             make, 0.95,
         )  # fmt: skip
@@ -117,7 +121,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
         return
     a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
-    if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
+    if a is None or b is None or _shared_bytes(form, tiling, (a, b)) > site.target.shared_per_block:
         return
     if form.alone and not _holds(tiling, site.configs_after({}) or ()):
         return
@@ -171,10 +175,10 @@ def _batches(site: Site) -> tuple[str, ...] | None:
     return None
 
 
-def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:
-    return sum(
-        tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts
-    )  # an unknown (template) type counts as four bytes: the compiler refuses what does not fit
+def _shared_bytes(form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
+    # An unknown (template) type counts as four bytes: the compiler refuses what does not fit.
+    tiles = sum(tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts)
+    return tiles + tiling.threads * tiling.exchanged * _SIZES.get(form.accumulator, 4)
 
 
 def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
@@ -184,39 +188,75 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     unit = site.indent_unit
     indent = outer + unit
     name = site.fresh_names()
-    i, j = name("i"), name("j")
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
-    deep = indent + unit + unit
-    inner = [
-        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {local_place(tiling, 'a', i, name)};",
-        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
-    ]
-    added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
-    if form.alone:
-        inner.append(f"{deep}if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
-        deep += unit
-    for statement in _kept(form, body):
-        changes = _changes(form, statement, added)
-        shown = site.render(statement.start_byte, statement.end_byte, changes)
-        own = site.indent_at(statement.start_byte)
-        inner.append(reindent(own + shown, own, deep))
-    if form.alone:
-        inner.append(f"{deep.removesuffix(unit)}}}")
-    blocks.append(
-        "\n".join([
-            f"{indent}#pragma unroll",
-            f"{indent}for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
-            f"{indent}{unit}#pragma unroll",
-            f"{indent}{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
-            *inner,
-            f"{indent}{unit}}}",
-            f"{indent}}}",
-        ])
-    )  # fmt: skip
+    kept = _kept(form, body)
+    store = vector_store(site, form, kept) if form.alone and not tiling.exchanged and tiling.tn % WIDTH == 0 else None
+    used = _used(_Using(site, form, tiling, kept, name), store)
+    blocks.append(reindent(used, "", indent))
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
+
+
+@dataclass(frozen=True)
+class _Using:
+    """The author's statements that run once for each result, and what they are written with."""
+
+    site: Site
+    form: Product
+    tiling: Tiling
+    kept: list[Node]
+    name: Callable[[str], str]
+
+    def statements(self, value: str, *changes: tuple[int, int, str]) -> list[str]:
+        """The statements for the result `value`, without indentation of their own."""
+        lines: list[str] = []
+        added = f"{self.form.target} {self.form.sign}= {value};"
+        for statement in self.kept:
+            own = self.site.indent_at(statement.start_byte)
+            inside = [c for c in changes if statement.start_byte <= c[0] and c[1] <= statement.end_byte]
+            made = [*_changes(self.form, statement, added), *inside]
+            lines += reindent(own + self.site.render(statement.start_byte, statement.end_byte, made), own, "").split(
+                "\n"
+            )
+        return lines
+
+
+def _used(using: _Using, store: VectorStore | None) -> str:
+    """The loops in which the results are used."""
+    form, name, unit = using.form, using.name, using.site.indent_unit
+    one = result(using.tiling, name, unit, WIDTH if store is not None else 1)
+    row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
+    within = f"{form.row.name} < {form.rows} && {form.column.name} < {form.columns}"
+    if store is None:
+        body = using.statements(one.value)
+        if form.alone:
+            body = [f"if ({within}) {{", *indented(body, unit), "}"]
+        body = [row, f"{form.column.type} {form.column.name} = {name('first_col')} + {one.column};", *body]
+    else:
+        first, e, held = name("col_at"), name("e"), name("kept")
+        column = f"{form.column.type} {form.column.name} = {first} + {e};"
+        loop = ["#pragma unroll", f"for (int {e} = 0; {e} < {WIDTH}; ++{e}) {{"]
+        vector = using.statements(one.value, store.kept(f"{held}[{e}]"))
+        place = store.place(using.site, form.column.name, first)
+        values = ", ".join(f"{held}[{k}]" for k in range(WIDTH))
+        scalar = [f"if ({within}) {{", *indented(using.statements(one.value), unit), "}"]
+        aligned = name("stores_aligned")
+        body = [
+            row,
+            f"const int {first} = {name('first_col')} + {one.column};",
+            f"if ({aligned} && {form.row.name} < {form.rows} && {first} + {WIDTH} <= {form.columns}) {{",
+            f"{unit}{store.type} {held}[{WIDTH}];",
+            *indented([*loop, *indented([column, *vector], unit), "}"], unit),
+            f"{unit}*{place} = make_{store.vector}({values});",
+            "} else {",
+            *indented([*loop, *indented([column, *scalar], unit), "}"], unit),
+            "}",
+        ]
+    closing = [f"{unit * level}}}" for level in reversed(range(one.depth))]
+    before = [f"const bool {name('stores_aligned')} = {store.aligned};"] if store is not None else []
+    return "\n".join([*before, *one.opening, *indented(body, unit * one.depth), *closing])
 
 
 def _verbatim(site: Site, node: Node) -> str:
@@ -255,11 +295,15 @@ def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int,
 def _bounds(site: Site, tiling: Tiling) -> Edit | None:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use.
 
-    With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers.
+    With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers. Of blocks of 128
+    threads three fit with 168 registers; four would spill. A product of its own for each small block is bound by memory: left alone, the
+    compiler loads so far ahead that few blocks fit.
     """
     if site.kernel.limits_registers:
         return None
-    twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 else ""
+    resident = {(64, 256): 2, (64, 128): 3, (16, 64): 16 if tiling.bk <= 16 else 12}
+    found = resident.get((tiling.tm * tiling.tn, tiling.threads))
+    blocks = f", {found}" if found else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
-    bounds = f"__launch_bounds__({tiling.threads}{twice}) "
+    bounds = f"__launch_bounds__({tiling.threads}{blocks}) "
     return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None

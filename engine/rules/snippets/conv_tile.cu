@@ -41,41 +41,92 @@ for (int $turn = 0; $turn <= $stages; ++$turn) {
         __syncthreads();
     }
 }
-//: load
-#pragma unroll $load_unroll
-for (unsigned $at = $tid; $at < $in_count; $at += $threads) {
-    const int $row = $at / $columns;
-    const int $column = $at % $columns;
-    const int $plane_at = $at / $plane;
-    const int $c = $first_c + $plane_at;
-    const int $y = $first_y$times_y + $row - $plane_at * $rows$shift_y;
-    const int $x = $first_x$times_x + $column$shift_x;
-    const bool $inside = $c < $channels$tests;
-    const $T* $from = $source + static_cast<size_t>($c) * $in_channel + $y * $in_row + $x;
-    $take_pixel
+//: places
+// The places of the thread's pixels in a channel's plane, the same in all channels; -1 where a zero stands for one outside.
+$place_type $from[$turns];
+#pragma unroll
+for (int $v = 0; $v < $turns; ++$v) {
+    const int $at = $tid + $v * $threads;
+    const int $y = $first_y$times_y + $at / $columns$shift_y;
+    const int $x = $first_x$times_x + $at % $columns$shift_x;
+    const bool $inside = $at < $plane$tests;
+    $from[$v] = $inside ? $y * $in_row + $x : -1;
 }
-#pragma unroll $load_unroll
-for (unsigned $at = $tid; $at < $filter_count; $at += $threads) {
-    const int $k = $at / $run;
-    const int $tap = $at % $run;
+const int $load_k = $tid / $tap_step;
+const int $load_tap = $tid % $tap_step;
+//: load
+$held
+#pragma unroll
+for (int $c = 0; $c < $stage; ++$c) {
+    const $T* const $channel = $source + static_cast<size_t>($first_c + $c) * $in_channel;
+    #pragma unroll
+    for (int $v = 0; $v < $turns; ++$v) {
+        const bool $inside = $from[$v] >= 0 && $first_c + $c < $channels;
+        $take_pixel
+    }
+}
+#pragma unroll
+for (int $v = 0; $v < $filter_turns; ++$v) {
+    const int $tap = $load_tap + $v * $tap_step;
     $take_weight
 }
+$store
 //: weights_in_order
-const bool $inside = $first_c * $taps + $tap < $channels * $taps && $first_k + $k < $outputs;
-const $T* $from = $weights + static_cast<size_t>($first_k + $k) * $filter_output + $first_c * $taps + $tap;
+const bool $inside = $all_taps$first_c * $taps + $tap < $channels * $taps && $first_k + $load_k < $outputs;
+const $T* const $weight = $weights + static_cast<size_t>($first_k + $load_k) * $filter_output + $first_c * $taps + $tap;
 $take_filter
 //: weights_anywhere
 const int $c = $first_c + $tap / $taps;
 const int $row = $tap % $taps / $taps_x;
 const int $column = $tap % $taps_x;
-const bool $inside = $c < $channels && $first_k + $k < $outputs;
-const $T* $from =
-    $weights + static_cast<size_t>($first_k + $k) * $filter_output + $c * $filter_channel + $row * $filter_row + $column * $filter_column;
+const bool $inside = $all_taps$c < $channels && $first_k + $load_k < $outputs;
+const $T* const $weight =
+    $weights + static_cast<size_t>($first_k + $load_k) * $filter_output + $c * $filter_channel + $row * $filter_row + $column * $filter_column;
 $take_filter
-//: take
-$place = $inside ? *$from : $zero;
-//: copy
-__pipeline_memcpy_async(&$place, $inside ? $from : $array, sizeof($T), $inside ? 0 : sizeof($T));
+//: held
+// All loads are on their way before the first is waited for.
+$T $own_pixels[$stage][$turns];
+$T $own_weights[$filter_turns];
+//: take_pixel
+$own_pixels[$c][$v] = $inside ? $channel[$from[$v]] : $zero;
+//: take_filter
+$own_weights[$v] = $inside ? *$weight : $zero;
+//: store
+#pragma unroll
+for (int $v = 0; $v < $turns; ++$v) {
+    const int $at = $tid + $v * $threads;
+    if ($at < $plane) {
+        #pragma unroll
+        for (int $c = 0; $c < $stage; ++$c) {
+            $in_tile[$c * $rows + $at / $columns][$at % $columns] = $own_pixels[$c][$v];
+        }
+    }
+}
+#pragma unroll
+for (int $v = 0; $v < $filter_turns; ++$v) {
+    $put_filter
+}
+//: put
+$filter_tile[$load_tap + $v * $tap_step][$load_k] = $own_weights[$v];
+//: put_some
+if ($load_tap + $v * $tap_step < $run) {
+    $filter_tile[$load_tap + $v * $tap_step][$load_k] = $own_weights[$v];
+}
+//: copy_pixel
+const int $at = $tid + $v * $threads;
+if ($at < $plane) {
+    __pipeline_memcpy_async(
+        &$in_tile[$buffer][$c * $rows + $at / $columns][$at % $columns], $inside ? $channel + $from[$v] : $in, sizeof($T),
+        $inside ? 0 : sizeof($T));
+}
+//: copy_filter
+__pipeline_memcpy_async(
+    &$filter_tile[$buffer][$tap][$load_k], $inside ? $weight : $filters, sizeof($T), $inside ? 0 : sizeof($T));
+//: copy_some
+if ($tap < $run) {
+    __pipeline_memcpy_async(
+        &$filter_tile[$buffer][$tap][$load_k], $inside ? $weight : $filters, sizeof($T), $inside ? 0 : sizeof($T));
+}
 //: multiply
 #pragma unroll $channel_unroll
 for (int $c = 0; $c < $stage; ++$c) {

@@ -168,6 +168,25 @@ def test_tiles_pass_shared_memory() -> None:
     assert not propose(edited, "conv_tile")
 
 
+def test_places_of_pixels_are_worked_out_once() -> None:
+    """A stage takes no division of its own, and all its loads are on their way before the first is stored."""
+    code = device(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    assert "from[v] = inside ? y2 * width + x2 : -1;" in code[: code.index("for (int first_c = 0;")]
+    text = machine_code(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    loop = text[text.index("LDG") : text.index("FFMA")]
+    assert len(re.findall(r"\bLDG\b", loop)) == 4 * 3 + 9
+    assert loop.rindex("LDG") < loop.index("STS")
+    assert not re.search(r"\b(?:LDL|STL)\b", text)  # no spills
+
+
+def test_places_are_as_wide_as_the_authors_arithmetic() -> None:
+    """A plane of more than 2^31 pixels, of a width that is no `int`."""
+    source = PADDED.replace("int height, int width)", "int height, long long width)")
+    source = source.replace("int sx = x + dx", "long long sx = x + dx").replace("int x = b", "long long x = b")
+    code = device(one(site_of(source), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    assert "long long from[3];" in code
+
+
 def test_the_inner_loop_multiplies_nearly_all_the_time() -> None:
     code = machine_code(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=64, copies=0))
     blocks = re.split(r"^\.L_x_\d+:", code, flags=re.M)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from engine.verify.screen import screen
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_unroll import LAUNCH, ROWS, SIZES
-from tests.engine.rules.workbench import after, compiles, device, make, one, propose
+from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
 
 def test_reciprocal_root() -> None:
@@ -125,4 +128,79 @@ def test_roots_of_zeros_and_infinities(value: str) -> None:
 
 def test_one_kind_alone_is_not_all() -> None:
     source = ROWS.replace("y[i] = sum;", "y[i] = expf(sum);")
-    assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == ["intrinsics"]
+    assert [p.parameters["form"] for p in propose(make(source, LAUNCH, **SIZES), "fast_math")] == [
+        "intrinsics",
+        "flush",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sum * sum + a * a + 0.5f", "0.5f + sum * sum + a * a"),
+        ("2.0f * (sum * sum + a * a + a)", "2.0f * (a + sum * sum + a * a)"),
+        ("a + sum * sum + a * a", None),  # in that order already
+        ("sum * sum + a + a * a", None),  # two fused ones already
+        ("sum * a + 0.5f", None),  # one instruction
+        ("sum * sum + a * a + (sum + a) * a", None),  # nothing but products
+        ("sum * sum + a * a + i", None),  # a whole number: other sums would be of whole numbers
+        ("sum * sum + a * a + 0.5", None),  # in double precision
+        ("sum * sum + a * a - 0.5f", None),
+        ("i * i + m * m + n", None),
+    ],
+)
+def test_sums_of_products_begin_with_the_plain_term(old: str, new: str | None) -> None:
+    source = ROWS.replace("y[i] = sum;", f"float a = 3.0f * sum;\n        y[i] = {old};")
+    site = make(source, LAUNCH, **SIZES)
+    found = propose(site, "fast_math", form="sums")
+    assert len(found) == (new is not None)
+    if new is not None:
+        edited = after(site, found[0])
+        assert f"y[i] = {new};" in device(edited)
+        assert len(re.findall(r"\bFFMA\b", machine_code(edited))) > len(re.findall(r"\bFFMA\b", machine_code(site)))
+        assert not propose(edited, "fast_math", form="sums")
+        assert_equal(site, [edited], ({"n": 5, "m": 3},))
+
+
+FLUSHED = ROWS.replace(
+    "y[i] = sum;", "y[i] = rsqrtf(sum * sum + 1.0f) + __logf(fmaxf(sum, 0.5f)) + __expf(-fabsf(sum));"
+)
+
+
+@pytest.mark.parametrize(("form", "names"), [("flush", ["expf"]), ("flush_all", ["expf", "logf", "rsqrtf"])])
+def test_approximations_without_subnormal_numbers(form: str, names: list[str]) -> None:
+    site = make(FLUSHED, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form=form)
+    code = device(edited)
+    assert re.findall(r"float fast_(\w+)\(float x\)", code) == names
+    assert f"fast_{names[-1]}(" in code[code.index("__global__") :]
+    assert screen(site.program, edited.program, site.spec) is None
+    compiles(edited)
+    # A test for a subnormal number and two multiplications less for each.
+    assert len(re.findall(r"\bFSETP\b", machine_code(site))) - len(
+        re.findall(r"\bFSETP\b", machine_code(edited))
+    ) == len(names)
+    assert_equal(site, [edited], ({"n": 5, "m": 3},))
+    assert not propose(edited, "fast_math", form=form)
+
+
+def test_a_kernel_that_calls_approximations_is_still_that_of_one_thread() -> None:
+    """Other rules go on."""
+    edited = one(make(FLUSHED, LAUNCH, **SIZES), "fast_math", form="flush_all")
+    assert edited.local_only(edited.body)
+    assert propose(edited, "row_parallel")
+    inlined = ROWS.replace(
+        "y[i] = sum;", 'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(sum) : "f"(sum));\n        y[i] = sum;'
+    )
+    site = make(inlined, LAUNCH, **SIZES)
+    assert not site.local_only(site.body)  # what it changes is not seen there
+
+
+def test_reciprocal_roots_as_people_write_them_by_one_instruction() -> None:
+    source = ROWS.replace("y[i] = sum;", "y[i] = 1.0f / sqrtf(sum * sum + 1.0f) + sqrtf(fabsf(sum));")
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form="flush_all")
+    assert "y[i] = fast_rsqrtf(sum * sum + 1.0f) + sqrtf(fabsf(sum));" in device(edited)
+    assert device(edited).count("__device__") == 1
+    compiles(edited)
+    assert_equal(site, [edited], ({"n": 5, "m": 3},))

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from engine.rewrite.site import Site
+from engine.rules import rules
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
@@ -49,6 +50,37 @@ def test_tiles_and_launch() -> None:
     assert "// One thread per element." in code
     assert "__launch_bounds__(256, 2)" in code  # of 147 registers a multiprocessor holds one block alone: slower
     assert "alignas(16) __shared__ float a_tile[2][tile_k][tile_m + 4];" in code
+    assert code.endswith(
+        """    #pragma unroll
+    for (int i2 = 0; i2 < thread_m; ++i2) {
+        #pragma unroll
+        for (int j = 0; j < thread_n; j += 4) {
+            __syncwarp();  // neighbouring threads take on neighbouring results
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                out_tile[tid / 32][tid % 32 * 4 + e] = sums[i2][j + e];
+            }
+            __syncwarp();
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int at = tid % 32 + e * 32;
+                int row = first_row + i2 / 4 * 64 + (tid / 64 * 4 + at / 32) * 4 + i2 % 4;
+                int col = first_col + j / 4 * 64 + tid / 32 % 2 * 32 + at % 32;
+                if (row < m && col < n) {
+                    float sum = 0.0f;
+                    sum += out_tile[tid / 32][at];
+                    c[row * n + col] = sum;
+                }
+            }
+        }
+    }
+}"""
+    )
+
+
+def test_results_of_narrow_tiles_are_used_where_they_are() -> None:
+    code = device(one(site_of(PLAIN), "matmul_tile", bm=32, bk=32, tm=4))
+    assert "out_tile" not in code
     assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
 
 
@@ -70,7 +102,9 @@ def test_machine_code_of_the_large_tile() -> None:
     code = machine_code(one(site_of(PLAIN), "matmul_tile", bm=128, bn=128, bk=8, buffers=2))
     assert len(re.findall(r"\bFFMA\b", code)) >= 512
     assert len(re.findall(r"\bLDS\.128\b", code)) <= 32
-    assert not re.findall(r"\bLDS\b(?!\.128)", code)
+    product = code[: code.rindex("FFMA")]
+    assert not re.findall(r"\bLDS\b(?!\.128)", product)
+    assert len(re.findall(r"\bLDS\b(?!\.128)", code)) == 64  # a result each, from the thread that has it
     assert len(re.findall(r"\bLDG\.E\.128\b", code)) == 2
     assert not re.findall(r"\b(?:LDL|STL)\b", code)  # no spills
 
@@ -79,6 +113,51 @@ def test_machine_code_of_the_large_tile() -> None:
 def test_gives_the_same_results(sizes: dict[str, int]) -> None:
     site = site_of(PLAIN)
     assert_equal(site, some(site), (sizes,), tolerance=1e-5)
+
+
+# How a tile's threads lie in a warp: 4 x 8, 2 x 16, 8 x 4, 1 x 32, and half a row.
+LAYOUTS = {
+    "4x8": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 1},
+    "2x16": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 0},
+    "8x4": {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 16, "buffers": 1, "square": 0},
+    "1x32": {"bm": 32, "bn": 128, "bk": 8, "tm": 4, "tn": 4, "buffers": 1, "square": 0},
+    "half a row": {"bm": 32, "bn": 256, "bk": 8, "tm": 8, "tn": 4, "buffers": 1, "square": 0},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_that_a_warp_exchanges_come_to_their_places(layout: str) -> None:
+    site = site_of(PLAIN)
+    (rule,) = [r for r in rules() if r.name == "matmul_tile"]
+    (family,) = rule.families(site)
+    made = family.make({"copies": 0, **LAYOUTS[layout]})
+    assert made is not None
+    edited = after(site, made)
+    assert "out_tile" in device(edited)
+    assert_equal(site, [edited], ({"m": 67, "n": 261, "k": 5},), tolerance=1e-5, races=layout == "8x4")
+
+
+TRANSPOSED = PLAIN.replace("a[row * k + i] * b[i * n + col]", "a[i * m + row] * b[col * k + i]")
+PITCHED = PLAIN.replace("int m,", "int pitch, int m,").replace("b[i * n + col]", "b[i * pitch + col]")
+PITCHED_LAUNCH = LAUNCH.replace("c, m", "c, pitch, m")
+
+
+@pytest.mark.parametrize("source", [PLAIN, TRANSPOSED, PITCHED])
+def test_places_that_a_thread_keeps_are_in_the_matrix(source: str) -> None:
+    """Vectors beyond it are its last ones; a tile of less depth, rows of no whole vectors and a pitch are loaded otherwise."""
+    cases = [{"m": 70, "n": 132, "k": 20}, {"m": 68, "n": 130, "k": 16}, {"m": 33, "n": 65, "k": 17}]
+    cases = [{**case, "pitch": -(-case["n"] // 4) * 4} for case in cases]
+    launch, elements = (PITCHED_LAUNCH if source == PITCHED else LAUNCH), {**ELEMENTS, "b": "k*pitch"}
+    site = make(source, launch, sizes=[{**SIZES[0], "pitch": 2048}], check=cases, elements=elements)
+    (rule,) = [r for r in rules() if r.name == "matmul_tile"]
+    (family,) = rule.families(site)
+    point = {"bm": 64, "bn": 128, "bk": 8, "tm": 8, "tn": 16, "buffers": 2, "copies": 0, "square": 1}
+    made = family.make(point)
+    assert made is not None
+    edited = after(site, made)
+    assert "b_from[v]" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], cases, tolerance=1e-5)
 
 
 @pytest.mark.slow
@@ -159,12 +238,35 @@ def test_a_small_product_for_each_block() -> None:
     site = small(SMALL)
     found = propose(site, "matmul_tile")
     assert {p.parameters["bm"] for p in found} == {32}
-    edited = one(site, "matmul_tile", tm=4)
-    assert edited.configs[0].grid == (8192, 1, 1)
-    assert edited.configs[0].block == (64, 1, 1)
-    compiles(edited)
-    assert_equal(site, [edited], ({"batch": 3, "size": 7}, {"batch": 2, "size": 32}))
+    for bk, blocks in ((16, 16), (32, 12)):
+        edited = one(site, "matmul_tile", tm=4, bk=bk)
+        assert edited.configs[0].grid == (8192, 1, 1)
+        assert edited.configs[0].block == (64, 1, 1)
+        assert f"__launch_bounds__(64, {blocks})" in device(edited)
+        code = machine_code(edited)
+        assert len(re.findall(r"\bSTG\.E\.128\b", code)) == 4
+        assert not re.findall(r"\b(?:LDL|STL)\b", code)  # no spills
+        # The sizes: rows that are no whole vectors, vectors beyond which a row has none, whole tiles.
+        assert_equal(site, [edited], ({"batch": 3, "size": 7}, {"batch": 3, "size": 20}, {"batch": 2, "size": 32}))
     assert not propose(small(SMALL.replace("row = threadIdx.y", "row = threadIdx.y + 1")), "matmul_tile")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("] = sum;", "] += sum;"),
+        ("* size + col] = sum;", "* size + col] = sum + c[0];"),  # what another thread stores
+        ("row * size + col] = sum;", "col * size + row] = sum;"),  # columns are apart
+        ("] = sum;", "] = sum; if (sum > 3.0f) { c[0] = 1.0f; }"),
+    ],
+)
+def test_results_of_a_small_product_that_are_stored_otherwise(old: str, new: str) -> None:
+    assert SMALL.count(old) == 1
+    for edited in (
+        after(small(s), p) for s in [SMALL.replace(old, new)] for p in propose(small(s), "matmul_tile", tm=4)
+    ):
+        assert "stores_aligned" not in device(edited)
+        compiles(edited)
 
 
 GOOD = {

@@ -55,7 +55,7 @@ def site_of(source: str, launch: str = LAUNCH, newline: str = "\n") -> Site:
 
 
 def small(site: Site) -> Site:
-    return one(site, "matmul_tile", bm=32, tm=4)
+    return one(site, "matmul_tile", bm=32, bk=32, tm=4)
 
 
 def test_the_plain_loop_that_the_tiles_stand_for() -> None:
@@ -81,10 +81,10 @@ def test_tiles_and_launch_are_replaced() -> None:
     code = device(edited)
     assert "// Tiles of both matrices in shared memory." in code
     assert "alignas(16) __shared__ float a_tile[2][tile_k][tile_m + 4];" in code
-    assert code.count("__shared__") == 2
+    assert code.count("__shared__") == 3  # the product's own: two tiles, and one for the results
     assert code.count("float sum = 0.0f;") == 1
     assert "threadIdx.y" not in code
-    assert "sum += sums[i2][j];\n" in code
+    assert "sum += out_tile[tid / 32][at];\n" in code
     assert "dim3 grid((n + 127) / 128, (m + 127) / 128);" in host(edited)
 
 

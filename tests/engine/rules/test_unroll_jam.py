@@ -275,3 +275,80 @@ def test_results_along_one_axis_after_those_along_another() -> None:
     assert "grid((cols + 31) / 32, (rows + 15) / 16)" in host(second)
     assert_equal(site, [second], CHECK, tolerance=0.0)
     compiles(second)
+
+
+WARPS = """__device__ float warp_sum(float value) {
+    for (int offset = 16; offset > 0; offset /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    }
+    return value;
+}
+
+__global__ void k(const float* a, const float* b, float* c, float* d, int rows, int cols, int depth) {
+    const int row = NUMBER;
+    const int lane = threadIdx.x % 32;
+    if (row >= rows) {
+        return;
+    }
+    float sum = 0.0f;
+    for (int i = lane; i < depth; i += 32) {
+        sum += a[row * depth + i] * b[i];
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+        c[row] = sum;
+    }
+}"""
+WARPS_LAUNCH = "    k<<<(rows + 3) / 4, 128>>>(a, b, c, d, rows, cols, depth);"
+NUMBERS = (
+    "blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32",
+    "(blockIdx.x * blockDim.x + threadIdx.x) / warpSize",
+    "blockIdx.x * 4 + (threadIdx.x >> 5)",
+)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_warp_takes_on_several_rows(number: str) -> None:
+    """What the lanes load for one row serves the others, and the warp's sums follow each other."""
+    site = site_of(WARPS.replace("NUMBER", number), WARPS_LAUNCH)
+    edited = one(site, "unroll_jam", index="row", factor=4)
+    code = device(edited)
+    assert f"int row0 = ({number}) * 4;" in code
+    assert "sum[k2] += a[row[k2] * depth + i] * b[i];" in code
+    assert "sum[k2] = warp_sum(sum[k2]);" in code
+    assert "            if (row0 + k2 < rows) {\n                c[row[k2]] = sum[k2];\n" in code
+    assert "k<<<(rows + 15) / 16, 128>>>" in host(edited)
+    assert_equal(
+        site, [edited], ({"rows": 1, "cols": 1, "depth": 1}, {"rows": 21, "cols": 1, "depth": 70}), tolerance=0.0
+    )
+    compiles(edited)
+
+
+def test_a_row_for_each_warp_after_a_row_for_each_thread() -> None:
+    rows = WARPS[WARPS.index("__global__") :].replace("NUMBER", "blockIdx.x * blockDim.x + threadIdx.x")
+    rows = rows.replace("    const int lane = threadIdx.x % 32;\n", "").replace(
+        "lane; i < depth; i += 32", "0; i < depth; ++i"
+    )
+    rows = rows.replace("    sum = warp_sum(sum);\n", "").replace("if (lane == 0) ", "")
+    launch = "    k<<<(rows + 127) / 128, 128>>>(a, b, c, d, rows, cols, depth);"
+    site = make(rows, launch, sizes=[{"rows": 65536, "cols": 1, "depth": 64}], check=CHECK, elements=ELEMENTS)
+    warps = one(site, "row_parallel", team="warp", block=256)
+    edited = one(warps, "unroll_jam", index="row", factor=8)
+    assert_equal(site, [edited], CHECK, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("NUMBER", "blockIdx.x * 8 + threadIdx.x / 32"),  # every other warp's rows are left out
+        ("NUMBER", "blockIdx.x * (blockDim.x / 16) + threadIdx.x / 16"),  # half a warp for each row
+        ("if (lane == 0)", "if (lane == blockIdx.x)"),  # the block's number is used besides
+        ("if (lane == 0)", "if (lane == gridDim.x)"),
+        ("    float sum", "    __syncthreads();\n    float sum"),
+        ("    float sum", "    __shared__ float kept[4];\n    float sum"),
+        ("if (row >= rows)", "if (row >= 2 * rows)"),
+    ],
+)
+def test_what_is_no_row_for_each_warp(change: tuple[str, str]) -> None:
+    source = WARPS.replace(*change).replace("NUMBER", NUMBERS[0])
+    assert not propose(site_of(source, WARPS_LAUNCH), "unroll_jam")

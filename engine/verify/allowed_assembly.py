@@ -1,7 +1,7 @@
-"""Inline assembly that an edit may add: asynchronous copies into shared memory, and what waits for them.
+"""Inline assembly that an edit may add: asynchronous copies into shared memory with what waits for them, and approximations of functions.
 
-Other assembly cannot be screened. These instructions are written so because no function of the language had them for years; the CPU
-path executes each of them, and has a copy arrive no sooner than it must (`engine/cpu/inline_ptx.py`).
+Other assembly cannot be screened. These instructions are written so because no function of the language had them for years, or has them;
+the CPU path executes each of them, and has a copy arrive no sooner than it must (`engine/cpu/inline_ptx.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from engine.cuda.effects import APPROXIMATION
 from engine.cuda.items import Token
 
 _ASM = frozenset({"asm", "__asm__", "__asm"})
@@ -17,10 +18,11 @@ _CODE = re.compile(
     r"(?:cp\.async\.c[ag]\.shared\.global(?:\.L2::(?:64|128|256)B)? \[%0\], \[%1\], (?:4|8|16|%2)(?:, %[23])?|"
     r"cp\.async\.commit_group|cp\.async\.wait_group (?:\d|%0)|cp\.async\.wait_all);?"
 )
+_VALUE = re.compile(APPROXIMATION)
 _CONSTRAINTS = frozenset({'"r"', '"l"', '"n"', '"memory"'})
 
 
-def copy_statements(tokens: Sequence[Token]) -> tuple[frozenset[int], tuple[str, ...]]:
+def allowed_statements(tokens: Sequence[Token]) -> tuple[frozenset[int], tuple[str, ...]]:
     """Where the allowed statements of some tokens begin (as offsets), and the strings in them."""
     starts, strings = set[int](), list[str]()
     for at, token in enumerate(tokens):
@@ -37,7 +39,9 @@ def copy_statements(tokens: Sequence[Token]) -> tuple[frozenset[int], tuple[str,
         written = "".join(t.text[1:-1] for t in code if t.kind == "string")
         plain = " ".join(written.replace("\\n", " ").replace("\\t", " ").split())
         said = [t.text for t in rest if t.kind == "string"]
-        if all(t.kind == "string" for t in code) and _CODE.fullmatch(plain) and set(said) <= _CONSTRAINTS:
+        copies = _CODE.fullmatch(plain) and set(said) <= _CONSTRAINTS
+        values = _VALUE.fullmatch(plain) and said == ['"=f"', '"f"'] and [t.text for t in rest].count(":") == 2
+        if all(t.kind == "string" for t in code) and (copies or values):
             starts.add(token.start)
             strings += [t.text for t in own if t.kind == "string"]
     return frozenset(starts), tuple(strings)

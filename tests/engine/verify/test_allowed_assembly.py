@@ -1,11 +1,11 @@
-"""Inline assembly that an edit may add: asynchronous copies and their waits, and nothing that looks like them."""
+"""Inline assembly that an edit may add: asynchronous copies and their waits, approximations, and nothing that looks like them."""
 
 from __future__ import annotations
 
 import pytest
 
 from engine.cuda.items import tokens_of
-from engine.verify.async_copies import copy_statements
+from engine.verify.allowed_assembly import allowed_statements
 
 COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");'
 
@@ -18,11 +18,12 @@ COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(f
         '__asm__ volatile("cp.async.cg.shared.global.L2::128B " "[%0], [%1], 16;\\n" :: "r"(at), "l"(from));',
         'asm volatile("cp.async.wait_group %0;" :: "n"(N));',
         'asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(a), "l"(b), "r"(c));',
+        'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));', 'asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));',
     ],
 )  # fmt: skip
 def test_copies_and_waits_are_allowed_with_their_strings(text: str) -> None:
     tokens = tokens_of(text)
-    starts, strings = copy_statements(tokens)
+    starts, strings = allowed_statements(tokens)
     assert starts == {0}
     assert sorted(strings) == sorted(token.text for token in tokens if token.kind == "string")
 
@@ -34,8 +35,13 @@ def test_copies_and_waits_are_allowed_with_their_strings(text: str) -> None:
         'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : "=r"(at) : "l"(from));', 'asm("cp.async.wait_group 0;" EVIL);',
         'asm goto("cp.async.wait_all;");', 'asm volatile("st.global.u32 [%1], %0;" :: "r"(at), "l"(from));', "asm volatile;",
         'asm volatile("cp.async.bulk.commit_group;");', 'asm volatile(R"(cp.async.wait_all;)");',
+        'asm("ex2.approx.ftz.f16 %0, %1;" : "=f"(y) : "f"(x));', 'asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));',
+        'asm("sqrt.approx.ftz.f32 %0, %1; exit;" : "=f"(y) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %1, %0;" : "=f"(y) : "f"(x));',
+        'asm("sqrt.approx.ftz.f32 %0, %1;" : "+f"(y) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x) : "memory");',
+        'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y), "=f"(z) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %0, %1;" :: "=f"(y), "f"(x));',
+        'asm("lg2.approx.ftz.f32 %0, %1;" EVIL : "=f"(y) : "f"(x));',
         'asm volatile("cp.async.wait_all;"\n#define X\n);', 'asm volatile("cp.async.wait_all;" ::: "memory", "evil");',
     ],
 )  # fmt: skip
 def test_other_assembly_is_not(text: str) -> None:
-    assert copy_statements(tokens_of(text)) == (frozenset(), ())
+    assert allowed_statements(tokens_of(text)) == (frozenset(), ())
