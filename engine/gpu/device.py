@@ -196,7 +196,7 @@ class Tools:
         """Read and write so many bytes, rounded down to 16; the buffers are at least as large, `target` at least 16 bytes."""
         vectors = max(read_bytes, written_bytes) // 16
         self._launch(
-            "move_vectors", max(1, min(16 * 132, -(-vectors // 1024))), ctypes.c_void_p(source), ctypes.c_uint64(read_bytes // 16),
+            "move_vectors", max(1, -(-vectors // 256)), ctypes.c_void_p(source), ctypes.c_uint64(read_bytes // 16),
             ctypes.c_void_p(target), ctypes.c_uint64(written_bytes // 16),
         )  # fmt: skip
 
