@@ -56,23 +56,50 @@ class Stencil:
 
 def stencils(site: Site) -> tuple[Stencil, ...]:
     """One stencil for each array that is read in this way; () where the kernel has another form."""
+    found = patches(site)
+    apart = (s for s in found.read if s.points >= _FEWEST_NEIGHBOURS and max(s.high[a] - s.low[a] for a in s.axes) > 0)
+    return tuple(sorted(apart, key=lambda s: -s.points))
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The arrays that are read and never written at distances from a thread's element, and those of which each access stores it.
+
+    `whole` says whether these are all arrays that the kernel writes.
+    """
+
+    read: tuple[Stencil, ...] = ()
+    stored: tuple[Stencil, ...] = ()
+    whole: bool = False
+
+
+def patches(site: Site) -> Patches:
+    """The arrays by how threads with an index along x access them; none where the kernel has another form."""
     if not site.sound or not site.manageable or site.kernel.shared or not site.pointers_distinct:
-        return ()
+        return Patches()
     form = thread_map(site)
     if form is None or form.index("x") is None or any(i.factor != 1 for i in form.indices):
-        return ()
+        return Patches()
     if thread_uses_outside(site, form.indices) or not site.local_only(site.body, site.type_names):
-        return ()
+        return Patches()
     scope = Scope(site.unit, site.kernel, frozenset(i.name for i in form.indices))
     uses = scope.uses(scope.body)
     if uses is None:
-        return ()
-    found = []
+        return Patches()
+    read, stored = [], []
+    whole = True
     for parameter in site.kernel.parameters:
         mine = [u for u in uses if u.array == parameter.name]
-        if parameter.pointer and mine and not any(u.writes for u in mine):
-            found.append(_stencil(site, scope, form, parameter.name, parameter.base, mine))
-    return tuple(sorted((s for s in found if s is not None), key=lambda s: -s.points))
+        if not parameter.pointer or not mine:
+            continue
+        found = _stencil(site, scope, form, parameter.name, parameter.base, mine)
+        if not any(u.writes for u in mine):
+            read += [found] if found is not None else []
+        elif found is not None and found.points == 1 and not any(u.reads for u in mine):
+            stored.append(found)
+        else:
+            whole = False
+    return Patches(tuple(read), tuple(stored), whole)
 
 
 def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str, uses: list[Use]) -> Stencil | None:
@@ -114,8 +141,6 @@ def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str
         return None
     base = bases.pop()
     if not all(is_fixed(site, p) for p in (base, *strides.values())):
-        return None
-    if len(places) < _FEWEST_NEIGHBOURS or max(high[a] - low[a] for a in used) == 0:
         return None
     if any(max(-low[a], high[a]) > _WIDEST_HALO for a in used):
         return None
