@@ -123,6 +123,8 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("shared_stalls", "warp_scan", 1.6, "partial sums stay in registers"),
     Influence("barrier_stalls", "scan_items", 2.0, "fewer threads synchronise at fewer barriers"),
     Influence("memory_stalls", "scan_items", 1.6, "each thread has several loads in flight"),
+    Influence("barrier_stalls", "scan_rounds", 2.0, "fewer rounds synchronise"),
+    Influence("memory_stalls", "scan_rounds", 1.8, "a round's loads are in flight together"),
     Influence("barrier_stalls", "warp_exchange", 2.0, "stages within a warp need no barrier"),
     Influence("shared_stalls", "warp_exchange", 1.6, "elements stay in registers"),
     Influence("divergence", "warp_exchange", 1.4, "both threads of a pair work on it"),
