@@ -14,19 +14,19 @@ from math import prod
 from engine.cuda.declarations import declarators
 from engine.cuda.effects import pure
 from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import children, inside, names, strip, text, walk
+from engine.cuda.syntax import children, inside, strip, text, walk
 from engine.model import LaunchConfig
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, is_plain, reindent
 from engine.rules.coarsen import covered
 from engine.rules.idioms.known_values import covers
-from engine.rules.idioms.packs import aligned, element_size, packs
-from engine.rules.idioms.thread_index import AXES, Axis, ThreadMap
+from engine.rules.idioms.packs import aligned, packs
+from engine.rules.idioms.thread_index import AXES, Axis
 from engine.rules.rows.row_parallel import fits_bounds
-from engine.rules.stencil.stencil_block import least, may_repeat
-from engine.rules.stencil.stencil_form import Stencil, patches, stencils
+from engine.rules.stencil.pack_form import VECTOR_BYTES, Packed, conditions, packed
+from engine.rules.stencil.stencil_block import least
+from engine.rules.stencil.stencil_form import Stencil
 
-_VECTOR_BYTES = 16
 # Our choice: blocks whose warps read whole lines along x; rows to a thread.
 _CHOICES = {
     "x": ((256, 1, 1), (128, 1, 1)),
@@ -36,36 +36,6 @@ _CHOICES = {
 _OPEN = {"bx": (16, 32, 64, 128, 256), "by": (1, 2, 4, 8), "rows": (1, 2, 4, 8)}
 _MOST_LOADED = 96  # elements in one thread's registers
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_BRANCHES = ("conditional_expression", "lambda_expression")
-
-
-@dataclass(frozen=True)
-class _Exit:
-    """A condition under which an element's work ends early; with `holds`, unless it holds."""
-
-    condition: Node
-    holds: bool
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What one element does, in order: its declarations and statements, and before which of them it may end early."""
-
-    kept: tuple[Node, ...]
-    exits: tuple[tuple[int, _Exit], ...]  # with the number of `kept` before it
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A kernel with an element for each thread, the arrays that it reads beside its element, and the work of an element inside."""
-
-    site: Site
-    map: ThreadMap
-    work: _Work
-    read: tuple[Stencil, ...]
-    stored: tuple[Stencil, ...]
-    count: int  # elements of a vector
-    deep: int  # threads of a block along z
 
 
 @dataclass(frozen=True)
@@ -98,25 +68,7 @@ class StencilPack(MatchedRule[Packed]):
 
     def match(self, site: Site) -> Packed | None:
         """The kernel whose elements inside have straight-line work; None for other kernels."""
-        if not site.launch_visible or not stencils(site):
-            return None
-        found = patches(site)
-        mapping = found.read[0].map
-        sizes = {element_size(site, s.element) for s in (*found.read, *found.stored)}
-        size = sizes.pop() if len(sizes) == 1 else None
-        if not found.whole or not found.stored or size is None or _VECTOR_BYTES // size < 2 or not may_repeat(site):
-            return None
-        if any(not i.alone for i in mapping.indices) or any(
-            s.low[a] or s.high[a] for s in found.stored for a in s.axes
-        ):
-            return None
-        work = _work(site, mapping)
-        if work is None or covered(site, mapping, site.configs_after({}) or ()) is None:
-            return None
-        read = tuple(s for s in found.read if any(inside(r.node, part) for r in s.reads for part in work.kept))
-        deep = {c.block[2] for c in site.configs}
-        match = Packed(site, mapping, work, read, found.stored, _VECTOR_BYTES // size, max(deep))
-        return match if len(deep) == 1 and _plain(match) else None
+        return packed(site)
 
     def space(self, match: Packed) -> Space:
         """The block along x and y, and the rows of a thread."""
@@ -143,94 +95,6 @@ class StencilPack(MatchedRule[Packed]):
         edits = _launched(match, block, rows, made) if made is not None else None
         said = f"{match.count} x {rows} results per thread of a {bx} x {by} block, with vector loads of {match.count} elements"
         return Change(said, edits) if edits is not None else None
-
-
-def _work(site: Site, mapping: ThreadMap) -> _Work | None:
-    """The work of an element that does not end early; None where it is no straight line."""
-    kept: list[Node] = []
-    exits: list[tuple[int, _Exit]] = []
-    drop = {i.declaration for i in mapping.indices}
-
-    def take(statements: Sequence[Node]) -> bool:
-        for k, statement in enumerate(statements):
-            condition, then, other = (
-                statement.child_by_field_name(f) for f in ("condition", "consequence", "alternative")
-            )
-            if statement in drop:
-                continue
-            if statement.type == "if_statement" and condition is not None and then is not None:
-                if other is None and _leaves(then):
-                    exits.append((len(kept), _Exit(condition, holds=False)))
-                    continue
-                if k + 1 < len(statements):
-                    return False
-                exits.append((len(kept), _Exit(condition, holds=True)))
-                return take(children(then) if then.type == "compound_statement" else [then])
-            if statement.type not in ("declaration", "expression_statement"):
-                return False
-            kept.append(statement)
-        return True
-
-    if not take(children(site.body)):
-        return None
-    # Nothing is done before the last early end but to declare.
-    last = exits[-1][0] if exits else 0
-    if any(part.type != "declaration" for part in kept[:last]):
-        return None
-    return _Work(tuple(kept), tuple(exits))
-
-
-def _leaves(statement: Node) -> bool:
-    final = children(statement)[-1] if statement.type == "compound_statement" and children(statement) else statement
-    return final.type == "return_statement"
-
-
-def _plain(match: Packed) -> bool:
-    """Whether early ends depend on whole numbers alone, each array is stored once, and no branch decides on a load."""
-    reads = [r for s in match.read for r in s.reads if any(inside(r.node, part) for part in match.work.kept)]
-    if any(d.constant is None for r in reads for d in r.distance.values()):
-        return False
-    for s in match.stored:
-        mine = [r.node for r in s.reads if any(inside(r.node, part) for part in match.work.kept)]
-        if len(mine) != 1 or not _statement_of(mine[0], match.work):
-            return False
-    for read in reads:
-        above = read.node.parent
-        while above is not None and above not in match.work.kept:
-            sign = above.child_by_field_name("operator")
-            if above.type in _BRANCHES or (sign is not None and text(sign) in ("&&", "||")):
-                return False
-            above = above.parent
-    return all(_conditions(match, number) is not None for number in range(len(match.work.exits)))
-
-
-def _statement_of(target: Node, work: _Work) -> bool:
-    """Whether the access is what one of the statements assigns to, by `=`."""
-    parent = target.parent
-    sign = parent.child_by_field_name("operator") if parent is not None else None
-    if parent is None or parent.type != "assignment_expression" or sign is None or text(sign) != "=":
-        return False
-    return parent.child_by_field_name("left") == target and parent.parent in work.kept
-
-
-def _conditions(match: Packed, number: int) -> list[Node] | None:
-    """The declarations that an early end's condition needs, in order; None where it needs more than whole numbers."""
-    before, end = match.work.exits[number]
-    if not pure(end.condition) or _loads(end.condition):
-        return None
-    wanted = names(end.condition)
-    needed = []
-    for part in reversed(match.work.kept[:before]):
-        if part.type == "declaration" and wanted & {name for name, _ in declarators(part)}:
-            if _loads(part) or not pure(part):
-                return None
-            wanted |= names(part)
-            needed.append(part)
-    return needed[::-1]
-
-
-def _loads(node: Node) -> bool:
-    return any(n.type in ("subscript_expression", "pointer_expression", "call_expression") for n in walk(node))
 
 
 class _Writer:
@@ -326,11 +190,11 @@ class _Writer:
             for value in (form.base, *(form.strides[a] for a in form.axes if a != "x"))
             if (text_ := _not_multiple(value, self.match.count)) is not None
         )
-        pointers = dict.fromkeys((form.array, _VECTOR_BYTES) for form in forms)
+        pointers = dict.fromkeys((form.array, VECTOR_BYTES) for form in forms)
         begin = " && ".join([aligned(list(pointers)), *(f"{value} % {self.match.count} == 0" for value in odd)])
         lines: list[str] = []
         for number, (_, end) in enumerate(self.match.work.exits):
-            for part in _conditions(self.match, number) or []:
+            for part in conditions(self.match, number) or []:
                 written = self.site.render(part.start_byte, part.end_byte)
                 lines += [written] if written not in lines else []
             inner = text(strip(end.condition))

@@ -54,6 +54,9 @@ __global__ void smooth(const double* __restrict__ in, double* __restrict__ out, 
     }
 }
 """
+BRANCHES = PLANE.replace("        return;\n    }\n    out", "    } else {\n    out").replace(
+    "(y, x + 1)]);\n", "(y, x + 1)]);\n    }\n"
+)
 LINE = """
 __global__ void smooth(const float* in, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -70,6 +73,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
         {**PLANE_SIZES, "elements": dict.fromkeys(("in", "k", "out"), "height*width")},
         PLANES[1:],
     ),
+    "branches": (BRANCHES, PLANE_LAUNCH, PLANE_SIZES, PLANES),
     "nested": (NESTED, PLANE_LAUNCH, PLANE_SIZES, PLANES),
     "line": (LINE, "    smooth<<<(n + 255) / 256, 256>>>(in, out, n);", {}, ({"n": 1}, {"n": 1003}, {"n": 4096})),
     "volume": (VOLUME, VOLUME_LAUNCH, VOLUME_SIZES, BOXES),
