@@ -144,6 +144,7 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
         unit = site.indent_unit
         partners = f"if ({apart} < {items}) {{\n{indented(partners, unit)}\n}} else {{\n{indented(shuffles, unit)}\n}}"
     given |= {
+        "sync": "__syncwarp();" if threads == WARP else "__syncthreads();",
         "partners": partners, "pitch": str(threads + threads // WARP), "first": given.get("first", ""), "work": work,
         "begin": "true" if sort is None else "false",
         "regrouped": lines(f"{given['regroup']}({{own}}, {{part}}, {spread}, {turned});"),

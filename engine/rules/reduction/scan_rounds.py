@@ -14,15 +14,16 @@ from engine.cuda.declarations import Declared, variables
 from engine.cuda.effects import assigned, written
 from engine.cuda.kernel import SharedArray
 from engine.cuda.syntax import called, children, is_unroll, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Pattern, Proposal, Site, Span, proposal, template
+from engine.rewrite import Edit, Edits, Node, Pattern, Proposal, Site, Span, proposal
 from engine.rewrite.wording import reindent
 from engine.rules.idioms.blocks import WARP, is_barrier, is_block, is_thread, one_dimensional
 from engine.rules.idioms.packs import element_size
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.reduction.scan_items import helper
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 from engine.rules.warp_exchange import element_of
 
-_ITEMS = (4, 8, 2, 16)
+_ITEMS = (8, 4, 16, 2)
 _CARRY = Pattern("$before += $a[$last];")
 
 
@@ -205,14 +206,11 @@ def _known(node: Node, rounds: _Rounds) -> bool:
 def _edits(rounds: _Rounds, items: int) -> Edits | None:
     site, loop, elements = rounds.site, rounds.loop, rounds.elements
     name = site.fresh_names()
-    k, item, helper = name("k"), name("item"), name("block_scan")
-    written_ = template("engine.rules", "block_scan_items").render(
-        name=helper, T=rounds.scan.type, elements=str(items * elements), threads=str(elements), items=str(items),
-        warps=str(elements // WARP),
-    )  # fmt: skip
+    k, item, call = name("k"), name("item"), name("block_scan")
+    written_ = helper(call, rounds.scan.type, items, elements)
     edits = [
         Edit(Span(site.declaration_start, site.declaration_start), written_),
-        rounds.scan.call(site, helper),
+        rounds.scan.call(site, call),
     ]
     (array,) = (n for n in walk(site.body) if n.type == "array_declarator" and rounds.array.name in text(n))
     extent = array.child_by_field_name("size")

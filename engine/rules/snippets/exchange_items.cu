@@ -5,12 +5,12 @@ template <typename T> __device__ __forceinline__ void $regroup(T (&own)[$items],
     const int next = threadIdx.x * $items + threadIdx.x * $items / 32;
     const int lane = threadIdx.x % $threads, every = lane + lane / 32;
     const int last = $threads - 1 - lane, back = last + last / 32;
-    __syncthreads();
+    $sync
     #pragma unroll
     for (int k = 0; k < $items; ++k) {
         part[spread ? next + k : k * $pitch + every] = own[k];
     }
-    __syncthreads();
+    $sync
     #pragma unroll
     for (int k = 0; k < $items; ++k) {
         if ((k * $threads & turned) != 0) {

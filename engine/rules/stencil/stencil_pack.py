@@ -30,8 +30,8 @@ from engine.rules.stencil.stencil_form import Stencil
 # Our choice: blocks whose warps read whole lines along x; rows to a thread.
 _CHOICES = {
     "x": ((256, 1, 1), (128, 1, 1)),
-    "xy": ((32, 4, 4), (32, 4, 2), (64, 2, 2), (32, 8, 1), (32, 4, 8)),
-    "xyz": ((32, 1, 4), (32, 1, 2), (16, 2, 4), (32, 2, 1)),
+    "xy": ((64, 2, 2), (128, 1, 4), (32, 4, 4), (32, 4, 2)),
+    "xyz": ((16, 1, 2), (16, 1, 4), (32, 1, 2)),
 }
 _OPEN = {"bx": (16, 32, 64, 128, 256), "by": (1, 2, 4, 8), "rows": (1, 2, 4, 8)}
 _MOST_LOADED = 96  # elements in one thread's registers

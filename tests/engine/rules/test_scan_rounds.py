@@ -80,16 +80,19 @@ def test_the_loads_of_a_round_are_in_flight_together() -> None:
     assert not re.search(r"\b(?:LDL|STL)\b", code)
 
 
-@pytest.mark.parametrize(("source", "kind"), [(SCAN, "int"), (TOTAL, "int"), (TOTAL, "float")])
-def test_the_sums_stay_the_same(source: str, kind: str) -> None:
-    site = site_of(source, kind)
+@pytest.mark.parametrize(
+    ("source", "kind", "threads"), [(SCAN, "int", 128), (TOTAL, "int", 128), (TOTAL, "float", 128), (SCAN, "int", 512)]
+)
+def test_the_sums_stay_the_same(source: str, kind: str, threads: int) -> None:
+    site = site_of(source, kind, threads)
     proposals = propose(site, "scan_rounds")
-    assert [p.parameters["items"] for p in proposals] == [4, 8, 2, 16]
+    assert [p.parameters["items"] for p in proposals] == [8, 4, 16, 2]
+    assert all(("total = lane < 16" in device(after(site, p))) == (threads == 512) for p in proposals)
     assert_equal(site, [after(site, p) for p in proposals], CHECK, races=True)
 
 
 def test_rounds_fit_in_shared_memory() -> None:
-    assert [p.parameters["items"] for p in propose(site_of(threads=1024), "scan_rounds")] == [4, 8, 2]
+    assert [p.parameters["items"] for p in propose(site_of(threads=1024), "scan_rounds")] == [8, 4, 2]
     assert [p.parameters["items"] for p in propose(site_of(kind="double", threads=1024), "scan_rounds")] == [4, 2]
 
 
