@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from engine.cuda.declarations import declarators
 from engine.cuda.effects import pure
-from engine.cuda.syntax import children, inside, names, text, walk
+from engine.cuda.syntax import children, inside, is_unroll, names, operands, strip, text, walk
 from engine.rewrite import Node, Site
 from engine.rules.coarsen import covered
 from engine.rules.idioms.packs import element_size
+from engine.rules.idioms.strided_loop import stride_loop
 from engine.rules.idioms.thread_index import ThreadMap
+from engine.rules.rows.row_work import inclusive_loop
 from engine.rules.stencil.stencil_block import may_repeat
 from engine.rules.stencil.stencil_form import Stencil, patches, stencils
 
 VECTOR_BYTES = 16
+_MOST_TURNS = 32  # of a loop over neighbours, which is unrolled
+_MOST_READS = 128  # of one element
 _BRANCHES = ("conditional_expression", "lambda_expression")
 
 
@@ -28,11 +33,27 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class Inner:
+    """A test of a neighbour within loops over neighbours, which all elements inside pass (`holds`: where the condition holds).
+
+    `counters` are the loops' variables with their first and last value, `before` what the loops declare before it, `drop` the text that
+    goes where it is passed.
+    """
+
+    condition: Node
+    holds: bool
+    counters: Mapping[str, tuple[int, int]]
+    before: tuple[Node, ...]
+    drop: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Work:
     """What one element does, in order: its declarations and statements, and before which of them it may end early."""
 
     kept: tuple[Node, ...]
     exits: tuple[tuple[int, Exit], ...]  # with the number of `kept` before it
+    inner: tuple[Inner, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +94,7 @@ def _work(site: Site, mapping: ThreadMap) -> Work | None:
     """The work of an element that does not end early; None where it is no straight line."""
     kept: list[Node] = []
     exits: list[tuple[int, Exit]] = []
+    inner: list[Inner] = []
     drop = {i.declaration for i in mapping.indices}
 
     def take(statements: Sequence[Node]) -> bool:
@@ -89,13 +111,17 @@ def _work(site: Site, mapping: ThreadMap) -> Work | None:
                 if k + 1 < len(statements):
                     return False
                 # Of two branches the border's has fewer accesses.
-                inner = children(other)[0] if other is not None and other.type == "else_clause" else other
-                holds = inner is None or _accesses(then) >= _accesses(inner)
+                border = children(other)[0] if other is not None and other.type == "else_clause" else other
+                holds = border is None or _accesses(then) >= _accesses(border)
                 exits.append((len(kept), Exit(condition, holds)))
-                branch = then if holds or inner is None else inner
+                branch = then if holds or border is None else border
                 return take(children(branch) if branch.type == "compound_statement" else [branch])
-            if statement.type not in ("declaration", "expression_statement"):
+            if is_unroll(statement):
+                continue
+            looped = _loop(site, statement, {}, ()) if statement.type == "for_statement" else []
+            if looped is None or statement.type not in ("declaration", "expression_statement", "for_statement"):
                 return False
+            inner.extend(looped)
             kept.append(statement)
         return True
 
@@ -105,7 +131,67 @@ def _work(site: Site, mapping: ThreadMap) -> Work | None:
     last = exits[-1][0] if exits else 0
     if any(part.type != "declaration" for part in kept[:last]):
         return None
-    return Work(tuple(kept), tuple(exits))
+    return Work(tuple(kept), tuple(exits), tuple(inner))
+
+
+def _loop(
+    site: Site, statement: Node, counters: Mapping[str, tuple[int, int]], before: tuple[Node, ...]
+) -> list[Inner] | None:
+    """The tests within a loop whose first and last value are numbers; None where its body is more than tests of neighbours and sums."""
+    exclusive = stride_loop(statement)
+    loop = exclusive or inclusive_loop(statement)
+    first, last = (site.constant(loop.start), site.constant(loop.bound)) if loop is not None else (None, None)
+    if loop is None or loop.step != "1" or first is None or last is None or last - first > _MOST_TURNS:
+        return None
+    return _tests(site, _statements(loop.body), {**counters, loop.variable: (first, last - bool(exclusive))}, before)
+
+
+def _tests(
+    site: Site, statements: Sequence[Node], counters: Mapping[str, tuple[int, int]], before: tuple[Node, ...]
+) -> list[Inner] | None:
+    found: list[Inner] = []
+    for statement in statements:
+        condition, then = statement.child_by_field_name("condition"), statement.child_by_field_name("consequence")
+        inner: list[Inner] | None = []
+        if statement.type == "declaration":
+            before = (*before, statement)
+        elif statement.type == "for_statement":
+            inner = _loop(site, statement, counters, before)
+        elif statement.type == "if_statement" and condition is not None and then is not None:
+            ends = [n.type for n in _statements(then)] == ["continue_statement"]
+            if statement.child_by_field_name("alternative") is not None or not _convex(condition, not ends):
+                return None
+            drop = (statement.start_byte, statement.end_byte if ends else then.start_byte)
+            found.append(Inner(condition, not ends, counters, before, drop))
+            inner = [] if ends else _tests(site, _statements(then), counters, before)
+        elif statement.type != "expression_statement" and not is_unroll(statement):
+            return None
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _statements(body: Node) -> list[Node]:
+    return children(body) if body.type == "compound_statement" else [body]
+
+
+def _convex(condition: Node, holds: bool) -> bool:
+    """Whether what holds at the ends of the loops holds between them: all of some comparisons of sums, or none of some."""
+    parts = operands(
+        strip(children(condition)[0] if condition.type == "condition_clause" else condition), "&&" if holds else "||"
+    )
+    for part in (strip(p) for p in parts):
+        sign = part.child_by_field_name("operator")
+        if part.type != "binary_expression" or sign is None or text(sign) not in ("<", "<=", ">", ">="):
+            return False
+        if any(
+            n.type == "binary_expression" and text(n.child_by_field_name("operator") or n) not in "+-"
+            for side in children(part)
+            for n in walk(side)
+        ):
+            return False
+    return True
 
 
 def _accesses(statement: Node) -> int:
@@ -120,7 +206,9 @@ def _leaves(statement: Node) -> bool:
 def _plain(match: Packed) -> bool:
     """Whether early ends depend on whole numbers alone, each array is stored once, and no branch decides on a load."""
     reads = [r for s in match.read for r in s.reads if any(inside(r.node, part) for part in match.work.kept)]
-    if any(d.constant is None for r in reads for d in r.distance.values()):
+    if any(z.constant is None for r in reads for axis, z in r.distance.items() if axis == "z"):
+        return False
+    if sum(prod(b - a + 1 for a, b in r.ranges.values()) for r in reads) > _MOST_READS:
         return False
     for s in match.stored:
         mine = [r.node for r in s.reads if any(inside(r.node, part) for part in match.work.kept)]
@@ -133,6 +221,8 @@ def _plain(match: Packed) -> bool:
             if above.type in _BRANCHES or (sign is not None and text(sign) in ("&&", "||")):
                 return False
             above = above.parent
+    if any(inner_conditions(match, test) is None for test in match.work.inner):
+        return False
     return all(conditions(match, number) is not None for number in range(len(match.work.exits)))
 
 
@@ -148,11 +238,20 @@ def _statement_of(target: Node, work: Work) -> bool:
 def conditions(match: Packed, number: int) -> list[Node] | None:
     """The declarations that an early end's condition needs, in order; None where it needs more than whole numbers."""
     before, end = match.work.exits[number]
-    if not pure(end.condition) or _loads(end.condition):
+    return _needed(end.condition, match.work.kept[:before])
+
+
+def inner_conditions(match: Packed, test: Inner) -> list[Node] | None:
+    """The same of a test within loops."""
+    return _needed(test.condition, (*match.work.kept, *test.before))
+
+
+def _needed(condition: Node, before: Sequence[Node]) -> list[Node] | None:
+    if not pure(condition) or _loads(condition):
         return None
-    wanted = names(end.condition)
+    wanted = names(condition)
     needed = []
-    for part in reversed(match.work.kept[:before]):
+    for part in reversed(before):
         if part.type == "declaration" and wanted & {name for name, _ in declarators(part)}:
             if _loads(part) or not pure(part):
                 return None
@@ -165,4 +264,4 @@ def _loads(node: Node) -> bool:
     return any(n.type in ("subscript_expression", "pointer_expression", "call_expression") for n in walk(node))
 
 
-__all__ = ["VECTOR_BYTES", "Exit", "Packed", "Work", "conditions", "packed"]
+__all__ = ["VECTOR_BYTES", "Exit", "Inner", "Packed", "Work", "conditions", "inner_conditions", "packed"]

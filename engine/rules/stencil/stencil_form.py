@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from engine.arith import ArithmeticError_, evaluate, evaluate_int
 from engine.cuda.effects import written
@@ -25,10 +26,22 @@ _WIDE = re.compile(r"\b(?:long|size_t|ptrdiff_t|u?int64_t)\b")
 
 @dataclass(frozen=True)
 class Read:
-    """One load of a neighbour: the expression that a read of the tile replaces, and its distance along each axis."""
+    """One load of a neighbour: the expression that a read of the tile replaces, and its distance along each axis.
+
+    `ranges` are the first and last value of the loops' counters that a distance may hold.
+    """
 
     node: Node
     distance: Mapping[Axis, Polynomial]
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Every distance along x, y and z that it reaches."""
+        counters = sorted({n for p in self.distance.values() for n in p.names()})
+        for values in itertools.product(*(range(self.ranges[c][0], self.ranges[c][1] + 1) for c in counters)):
+            at = dict(zip(counters, values, strict=True))
+            x, y, z = (_value(self.distance[a], at) if a in self.distance else 0 for a in AXES)
+            yield x, y, z
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,7 @@ def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str
         ranges = _ranges(site, scope, use.node)
         distance, rest = _distances(strides, rest, frozenset(ranges))
         bases.add(rest)
-        reads.append(Read(node, distance))
+        reads.append(Read(node, distance, ranges))
         for axis, far in distance.items():
             ends = _ends(far, ranges)
             low[axis] = min(low.get(axis, ends[0]), ends[0])

@@ -9,21 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from engine.cuda.declarations import declarators
 from engine.cuda.effects import pure
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import children, inside, strip, text, walk
+from engine.cuda.polynomial import Polynomial, number
+from engine.cuda.syntax import children, inside, is_unroll, strip, text, walk
 from engine.model import LaunchConfig
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Site, Space, Span, Values, merge
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, is_plain, reindent
 from engine.rules.coarsen import covered
 from engine.rules.idioms.known_values import covers
 from engine.rules.idioms.packs import aligned, packs
 from engine.rules.idioms.thread_index import AXES, Axis
 from engine.rules.rows.row_parallel import fits_bounds
-from engine.rules.stencil.pack_form import VECTOR_BYTES, Packed, conditions, packed
+from engine.rules.stencil.pack_form import VECTOR_BYTES, Inner, Packed, conditions, inner_conditions, packed
 from engine.rules.stencil.stencil_block import least
 from engine.rules.stencil.stencil_form import Stencil
 
@@ -193,14 +194,37 @@ class _Writer:
         pointers = dict.fromkeys((form.array, VECTOR_BYTES) for form in forms)
         begin = " && ".join([aligned(list(pointers)), *(f"{value} % {self.match.count} == 0" for value in odd)])
         lines: list[str] = []
-        for number, (_, end) in enumerate(self.match.work.exits):
-            for part in conditions(self.match, number) or []:
+        for order, (_, end) in enumerate(self.match.work.exits):
+            for part in conditions(self.match, order) or []:
                 written = self.site.render(part.start_byte, part.end_byte)
                 lines += [written] if written not in lines else []
-            inner = text(strip(end.condition))
-            inner = f"({inner})" if not inner.startswith("(") or not _one_group(inner) else inner
-            lines.append(f"{self.within} = {self.within} && {'' if end.holds else '!'}{inner};")
+            lines.append(self._narrowed(end.condition, end.holds))
+        for test in self.match.work.inner:
+            lines += self._inner_test(test)
         return [f"bool {self.within} = {begin};", *(self._each(lines) if lines else [])]
+
+    def _inner_test(self, test: Inner) -> list[str]:
+        """A test within loops, at the first and last value of each counter that it knows of."""
+        declared = [
+            self.site.render(part.start_byte, part.end_byte) for part in inner_conditions(self.match, test) or []
+        ]
+        known = set(_WORD.findall(" ".join((*declared, text(test.condition)))))
+        counters = {name: ends for name, ends in test.counters.items() if name in known}
+        lines = []
+        for values in product(*(sorted(set(ends)) for ends in counters.values())):
+            lines += [
+                "{",
+                *(f"{self.unit}const int {name} = {value};" for name, value in zip(counters, values, strict=True)),
+                *(self.unit + line for line in declared),
+                f"{self.unit}{self._narrowed(test.condition, test.holds)}",
+                "}",
+            ]
+        return lines
+
+    def _narrowed(self, condition: Node, holds: bool) -> str:
+        inner = text(strip(condition))
+        inner = f"({inner})" if not inner.startswith("(") or not _one_group(inner) else inner
+        return f"{self.within} = {self.within} && {'' if holds else '!'}{inner};"
 
     def _key(self, form: Stencil) -> tuple[tuple[tuple[Axis, Polynomial], ...], Polynomial]:
         return tuple((a, form.strides[a]) for a in form.axes), form.base
@@ -230,19 +254,19 @@ class _Writer:
         for read in form.reads:
             if not any(inside(read.node, part) for part in self.match.work.kept):
                 continue
-            x, y, z = _distance(read.distance)
-            for line in range(self.rows):
-                own = places.setdefault(z, {}).setdefault(y + line, set())
-                own |= {x + k for k in range(self.match.count)}
+            for x, y, z in read.places():
+                for line in range(self.rows):
+                    own = places.setdefault(z, {}).setdefault(y + line, set())
+                    own |= {x + k for k in range(self.match.count)}
         return [
             _Plane(
                 form,
                 z,
                 {y: frozenset(at) for y, at in sorted(rows.items())},
-                self.name(f"{form.array}_near" if not number else f"{form.array}_near_{number}"),
+                self.name(f"{form.array}_near" if not order else f"{form.array}_near_{order}"),
                 self.packs[form.element],
             )
-            for number, (z, rows) in enumerate(sorted(places.items(), key=lambda item: (abs(item[0]), item[0])))
+            for order, (z, rows) in enumerate(sorted(places.items(), key=lambda item: (abs(item[0]), item[0])))
         ]
 
     def _fill(self, plane: _Plane) -> list[str] | None:
@@ -257,9 +281,9 @@ class _Writer:
             full = [q for q in every if plane.needed.get(q, frozenset()).issuperset(places)]
             if full:
                 pack = self.name(f"{plane.form.array}_pack")
-                offset = f"from + {group * count}" if group else "from"
+                offset = _sum(self.name("from"), group * count)
                 loads = [
-                    f"const {plane.pack} {pack} = *reinterpret_cast<const {plane.pack}*>({offset.replace('from', self.name('from'))});",
+                    f"const {plane.pack} {pack} = *reinterpret_cast<const {plane.pack}*>({offset});",
                     "#pragma unroll",
                     f"for (int {self.k} = 0; {self.k} < {count}; ++{self.k}) {{",
                     f"{self.unit}{plane.name}[{self.row}][{_sum(self.k, group * count - left)}] = {pack}.at[{self.k}];",
@@ -281,7 +305,7 @@ class _Writer:
             f"{form.element} {plane.name}[{rows}][{columns}];",
             "#pragma unroll",
             f"for (int {self.row} = 0; {self.row} < {rows}; ++{self.row}) {{",
-            f"{self.unit}const {form.element}* {self.name('from')} = {form.array} + ({self._line(form, self.row, top, plane.z)});",
+            f"{self.unit}const {form.element}* {self.name('from')} = {form.array} + {_grouped(self._line(form, self.row, top, plane.z))};",
             *(self.unit + line for line in lines),
             "}",
         ]
@@ -318,11 +342,12 @@ class _Writer:
         by_place = {(p.form.array, p.z): p for p in planes}
         for form in self.match.read:
             for read in form.reads:
-                x, y, z = _distance(read.distance)
-                plane = by_place.get((form.array, z))
+                x, y = (read.distance.get(a, number(0)) for a in ("x", "y"))
+                z = read.distance["z"].constant if "z" in read.distance else 0
+                plane = by_place.get((form.array, z or 0))
                 if plane is not None:
                     left, top = plane.first
-                    put = f"{plane.name}[{_sum(self.line, y - top)}][{_sum(self.k, x - left)}]"
+                    put = f"{plane.name}[{_added(self.line, y, -top)}][{_added(self.k, x, -left)}]"
                     changes.append((read.node.start_byte, read.node.end_byte, put))
         before, after = [], []
         for form in self.match.stored:
@@ -330,8 +355,17 @@ class _Writer:
             changes += [(r.node.start_byte, r.node.end_byte, f"{vector}.at[{self.k}]") for r in form.reads]
             before.append(f"{kind} {vector};")
             after.append(
-                f"*reinterpret_cast<{kind}*>({form.array} + ({self._line(form, self.line, 0, 0)})) = {vector};"
+                f"*reinterpret_cast<{kind}*>({form.array} + {_grouped(self._line(form, self.line, 0, 0))}) = {vector};"
             )
+        changes += [(*test.drop, "") for test in self.match.work.inner]
+        # Only with known counters are registers what they index.
+        changes += [
+            (n.start_byte, n.start_byte, f"#pragma unroll\n{self.site.indent_at(n.start_byte)}")
+            for part in self.match.work.kept
+            for n in walk(part)
+            if n.type == "for_statement"
+            and (n == part or not (n.prev_named_sibling and is_unroll(n.prev_named_sibling)))
+        ]
         inner: list[str] = []
         used: set[str] = set()
         for part in reversed(self.match.work.kept):
@@ -357,9 +391,13 @@ class _Writer:
         return reindent(site.render(start, children(body)[-1].end_byte, changes), margin, "").split("\n")
 
 
-def _distance(distance: Mapping[Axis, Polynomial]) -> tuple[int, int, int]:
-    x, y, z = (distance[a].constant or 0 if a in distance else 0 for a in AXES)
-    return x, y, z
+def _added(name: str, value: Polynomial, by: int) -> str:
+    """The sum as text: `line + dy + 1`."""
+    total = value.plus(number(by))
+    if total.constant is not None:
+        return _sum(name, total.constant)
+    shown = total.render()
+    return f"{name} - {shown[1:]}" if shown.startswith("-") else f"{name} + {shown}"
 
 
 def _sum(name: str, by: int) -> str:

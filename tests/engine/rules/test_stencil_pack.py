@@ -10,6 +10,8 @@ import pytest
 from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_stencil_march import BORDER, GRID
+from tests.engine.rules.test_stencil_tile import LINE as BLUR
+from tests.engine.rules.test_stencil_tile import LINE_LAUNCH as BLUR_LAUNCH
 from tests.engine.rules.test_stencil_tile import PLANE, PLANE_LAUNCH, PLANE_SIZES, VOLUME, VOLUME_LAUNCH, VOLUME_SIZES
 from tests.engine.rules.workbench import after, compiles, device, host, machine_code, make, one, propose
 
@@ -65,6 +67,27 @@ __global__ void smooth(const float* in, float* out, int n) {
     }
 }
 """
+# A filter with tests of its neighbours: as conditions around the sum, and as `continue` in nested loops.
+FILTER = """
+#define R 2
+__global__ void filter(const float* in, const float* w, float* out, int height, int width) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x;
+    int y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < width && y < height) {
+        float sum = 0.0f;
+        for (int dy = -R; dy <= R; dy++) {
+            const int row = y + dy;
+            if (row < 0 || row >= height) continue;
+            for (int dx = -1; dx < 2; dx++) {
+                if (x + dx >= 0 && x + dx < width) {
+                    sum += w[(dy + R) * 3 + dx + 1] * in[row * width + x + dx];
+                }
+            }
+        }
+        out[y * width + x] = sum;
+    }
+}
+"""
 CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "plane": (PLANE, PLANE_LAUNCH, PLANE_SIZES, PLANES),
     "box": (
@@ -76,6 +99,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "branches": (BRANCHES, PLANE_LAUNCH, PLANE_SIZES, PLANES),
     "nested": (NESTED, PLANE_LAUNCH, PLANE_SIZES, PLANES),
     "line": (LINE, "    smooth<<<(n + 255) / 256, 256>>>(in, out, n);", {}, ({"n": 1}, {"n": 1003}, {"n": 4096})),
+    "blur": (BLUR, BLUR_LAUNCH, {}, ({"n": 1}, {"n": 1003}, {"n": 4096})),
+    "filter": (
+        FILTER,
+        PLANE_LAUNCH.replace("smooth<<<grid, block>>>(in, out", "filter<<<grid, block>>>(in, w, out"),
+        {**PLANE_SIZES, "elements": {"in": "height*width", "w": "15", "out": "height*width"}},
+        PLANES,
+    ),
     "volume": (VOLUME, VOLUME_LAUNCH, VOLUME_SIZES, BOXES),
     "border": (
         BORDER,
@@ -132,10 +162,42 @@ def test_neighbours_are_loaded_once_and_as_vectors() -> None:
 def test_the_results_stay_the_same(case: str) -> None:
     site = site_of(case, newline="\r\n" if case == "box" else "\n")
     edited = [after(site, p) for p in propose(site, "stencil_pack")]
-    assert len(edited) == {"line": 2, "volume": 3, "border": 3}.get(case, 4)
+    assert len(edited) == {"line": 2, "blur": 2, "volume": 3, "border": 3}.get(case, 4)
     for candidate in edited:
         compiles(candidate)
     assert_equal(site, edited, CASES[case][3], tolerance=1e-5, races=case == "plane")
+
+
+def test_tests_of_neighbours_are_made_once_for_all_elements() -> None:
+    site = site_of("filter")
+    code = device(one(site, "stencil_pack", bx=64, by=2, rows=2))
+    test, inside = code.split("if (inside) {")
+    assert "const int dy = -2;" in test
+    assert "inside = inside && !(row < 0 || row >= height);" in test
+    assert test.count("inside = inside && (x + dx >= 0 && x + dx < width);") == 2
+    assert "float in_near[6][6];" in inside
+    assert "sum += w[(dy + R) * 3 + dx + 1] * in_near[line + dy + 2][k + dx + 1];" in inside
+    before = len(re.findall(r"\bBRA\b", machine_code(site)))
+    assert not re.search(r"\b(?:LDL|STL)\b", machine_code(one(site, "stencil_pack", bx=64, by=2, rows=2)))
+    assert before > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x + dx >= 0 && x + dx < width", "x + dx >= 0 || x + dx < width"),
+        ("x + dx >= 0 && x + dx < width", "x + dx != 3"),
+        ("x + dx >= 0 && x + dx < width", "x + dx * dx >= 0"),
+        ("x + dx >= 0 && x + dx < width", "w[dx + 1] > 0"),
+        ("row < 0 || row >= height", "row < 0 && row >= height"),
+        ("continue;", "break;"),
+        ("dx < 2", "dx < width"),
+        ("sum += w", "if (sum > 1.0f) sum += 1.0f; else sum += w"),
+    ],
+)
+def test_tests_that_do_not_hold_between_the_ends_are_left_alone(old: str, new: str) -> None:
+    assert propose(site_of("filter"), "stencil_pack")
+    assert not propose(site_of("filter", old, new), "stencil_pack")
 
 
 def test_the_shape_is_open_to_the_tuner() -> None:
