@@ -192,12 +192,16 @@ class Tools:
             "read_words", self._blocks(vectors), ctypes.c_void_p(address), ctypes.c_uint64(vectors), ctypes.c_void_p(sink)
         )  # fmt: skip
 
-    def move(self, source: int, read_bytes: int, target: int, written_bytes: int) -> None:
-        """Read and write so many bytes, rounded down to 16; the buffers are at least as large, `target` at least 16 bytes."""
+    def move(self, source: int, read_bytes: int, target: int, written_bytes: int, *, by_four: bool) -> None:
+        """Read and write so many bytes, rounded down to 16; the buffers are at least as large, `target` at least 16 bytes.
+
+        One vector of 16 bytes a thread, or `by_four` in a loop: which is faster depends on the sizes.
+        """
         vectors = max(read_bytes, written_bytes) // 16
+        blocks = min(16 * 132, -(-vectors // 1024)) if by_four else -(-vectors // 256)
         self._launch(
-            "move_vectors", max(1, min(16 * 132, -(-vectors // 1024))), ctypes.c_void_p(source), ctypes.c_uint64(read_bytes // 16),
-            ctypes.c_void_p(target), ctypes.c_uint64(written_bytes // 16),
+            "move_vectors_by_four" if by_four else "move_vectors", max(1, blocks), ctypes.c_void_p(source),
+            ctypes.c_uint64(read_bytes // 16), ctypes.c_void_p(target), ctypes.c_uint64(written_bytes // 16),
         )  # fmt: skip
 
     def hash_into(self, address: int, size_bytes: int, out: int) -> None:

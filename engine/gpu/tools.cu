@@ -61,8 +61,16 @@ extern "C" __global__ void read_words(const uint4* data, u64 vectors, u32* sink)
   if (seen) *sink = seen;
 }
 
-// Reads and writes so many 16-byte vectors: the least that a kernel with these compulsory bytes does. `out` holds one at least.
+// Reads and writes so many 16-byte vectors, one a thread: the least that a kernel with these compulsory bytes does. `out` holds one at least.
 extern "C" __global__ void move_vectors(const uint4* in, u64 reads, uint4* out, u64 writes) {
+  const u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+  const uint4 v = i < reads ? in[i] : make_uint4(1, 2, 3, 4);
+  if (i < writes) out[i] = v;
+  else if ((v.x ^ v.y ^ v.z ^ v.w) == 0xdeadbeef) out[0] = v;  // or the compiler drops the load
+}
+
+// The same in a loop over four vectors a thread, which is faster where reads and writes differ.
+extern "C" __global__ void move_vectors_by_four(const uint4* in, u64 reads, uint4* out, u64 writes) {
   const u64 most = reads > writes ? reads : writes, step = (u64)gridDim.x * blockDim.x * 4;
   u32 seen = 0;
   for (u64 base = blockIdx.x * (u64)blockDim.x * 4 + threadIdx.x; base < most; base += step) {

@@ -1,22 +1,24 @@
 """Compare-exchange stages with several elements to a thread, in registers.
 
 Source of the method: H. Peters, O. Schulz-Hildebrandt, N. Luttenberger, "Fast in-place sorting with CUDA based on bitonic sort" (2010):
-consecutive elements in one thread leave fewer stages to shuffles, and few to shared memory.
+elements that change hands through shared memory between runs of stages leave each stage within a thread. There a minimum or maximum of
+whole numbers is one instruction; two threads that exchange an element by a shuffle take three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from engine.cuda.syntax import children, compact, names, text, walk
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal, template
+from engine.cuda.syntax import children, compact, inside, names, text, walk
+from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, proposal, template
 from engine.rules.idioms.blocks import WARP, is_barrier, is_thread, one_dimensional
 from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of, thread_changes
 from engine.rules.reduction.register_accumulate import with_pragma
-from engine.rules.warp_exchange import Stages, indented, stages_of, upwards, worked
+from engine.rules.shared_padding import wider
+from engine.rules.warp_exchange import Stages, element_of, indented, sorted_by, stages_of, upwards, worked
 
-_ITEMS = (8, 4, 16, 2)
+_ITEMS = (32, 16, 8, 4, 2)
 
 
 class ExchangeItems:
@@ -41,7 +43,8 @@ class ExchangeItems:
         (elements,) = blocks
         for rank, items in enumerate(_ITEMS):
             threads = elements // items
-            if threads % WARP or not threads:
+            # Strides below the number of threads that leave a thread's own elements stay within a warp.
+            if threads % WARP or not 0 < threads <= items * WARP:
                 continue
             edits = _edits(site, segments, stages, items, threads)
             said = f"Compare and exchange {items} elements in each of {threads} threads"
@@ -56,68 +59,98 @@ def _reachable(site: Site, stages: Stages, segments: list[BarrierSegment]) -> bo
 
 
 def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, items: int, threads: int) -> Edits | None:
-    return fewer_threads(site, segments, threads, items, [_nest(site, stages, items, threads)])
+    nest = _nest(site, stages, items, threads)
+    return fewer_threads(site, segments, threads, items, nest.edits, nest.put)
 
 
-def _nest(site: Site, stages: Stages, items: int, threads: int) -> Edit:
-    """The nest with elements in registers."""
+@dataclass(frozen=True)
+class _Nest:
+    """The edits of the nest, and what stands around it with other text: accesses to a thread's own elements, extents of the arrays."""
+
+    edits: Sequence[Edit]
+    put: Mapping[Node, str]
+
+
+def _own_accesses(site: Site, stages: Stages, array: str, *, above: bool) -> list[Node] | None:
+    """The accesses to an array above or below the nest; None where one is not to the thread's own element."""
+    uses = [n for n in walk(site.body) if n.type == "identifier" and text(n) == array and not inside(n, stages.nest)]
+    found = []
+    for use in uses:
+        node = use.parent
+        index = element_of(node, array) if node is not None else None
+        if use.end_byte <= stages.nest.start_byte if above else use.start_byte >= stages.nest.end_byte:
+            if node is not None and node.type == "array_declarator":
+                continue
+            if node is None or index is None or not is_thread(site, index):
+                return None
+            found.append(node)
+    return found
+
+
+def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
+    """The nest with elements in registers, and what it needs: a function above the kernel, room in shared memory."""
     fresh = site.fresh_names()
     # The elements' loops have names of their own.
     for taken in ("first", "item"):
         fresh(taken)
-    k, element, lower, stride = fresh("k"), fresh("element"), fresh("lower"), stages.stride
-    arrays = {a.name: a.type for a in stages.arrays}
-    own, other = ({name: fresh(f"{name}_{which}") for name in arrays} for which in ("own", "other"))
-    first, second = ({name: fresh(f"{name}_{which}") for name in arrays} for which in ("first", "second"))
+    k, element, lower, apart, spread = (fresh(base) for base in ("k", "element", "lower", "apart", "spread"))
+    arrays, stride = {a.name: a.type for a in stages.arrays}, stages.stride
+    own, other, first, second = (
+        {name: fresh(f"{name}_{which}") for name in arrays} for which in ("own", "other", "first", "second")
+    )
+    part = {a.name: fresh(f"{a.name}_spread") if a.dynamic else a.name for a in stages.arrays}
 
     def lines(form: str) -> str:
         return "\n".join(
-            form.format(
-                T=kind,
-                a=a,
-                own=own[a],
-                other=other[a],
-                first=first[a],
-                second=second[a],
-                k=k,
-                far=f"{stride} / {items}",
-            )
+            form.format(T=kind, a=a, own=own[a], other=other[a], first=first[a], second=second[a], part=part[a])
             for a, kind in arrays.items()
         )
 
     by_element = replace(stages, thread=element)
+    sort = sorted_by(stages, items * threads)
     up = upwards(by_element)
-    if up is None:
-        work = lines(f"{{T}} {{first}} = {lower} ? {{own}}[{{k}}] : {{other}}[{{k}}];") + "\n"
-        work += lines(f"{{T}} {{second}} = {lower} ? {{other}}[{{k}}] : {{own}}[{{k}}];") + "\n"
-        work += worked(by_element, first, second) + "\n" + lines(f"{{own}}[{{k}}] = {lower} ? {{first}} : {{second}};")
-    else:
-        work = lines(
-            f"{{own}}[{{k}}] = {lower} ? min({{own}}[{{k}}], {{other}}[{{k}}]) : max({{own}}[{{k}}], {{other}}[{{k}}]);"
-        )
-    apart, base = fresh("apart"), fresh("base")
     given = {
-        "items": str(items), "warp": str(items * WARP), "base": base, "k": k, "apart": apart, "element": element, "lower": lower,
-        "stride": stride, "work": work, "declared": lines(f"{{T}} {{own}}[{items}];"),
-        "received": lines(f"{{T}} {{other}}[{items}];"), "taken": lines(f"{{own}}[{{k}}] = {{a}}[{base} + {{k}}];"),
-        "given": lines(f"{{a}}[{base} + {{k}}] = {{own}}[{{k}}];"),
-        "neighbours": lines(f"{{other}}[{{k}}] = {{own}}[{{k}} ^ {apart}];"),
-        "shuffles": lines("{other}[{k}] = __shfl_xor_sync(0xffffffffu, {own}[{k}], {far});"),
-        "stores": lines(f"{{a}}[{{k}} * {threads} + threadIdx.x] = {{own}}[{{k}}];"),
-        "loads": lines(f"{{other}}[{{k}}] = {{a}}[{{k}} * {threads} + (threadIdx.x ^ ({{far}}))];"),
+        "items": str(items), "threads": str(threads), "k": k, "element": element, "lower": lower, "stride": stride, "apart": apart,
+        "spread": spread, "regroup": fresh("regroup"), "received": lines(f"{{T}} {{other}}[{items}];"), "turned": "", "back": "",
+        "number": f"{spread} ? {k} * {threads} + threadIdx.x % {threads} : threadIdx.x * {items} + {k}",
+        "taken": lines(f"{{own}}[{k}] = {{a}}[{k} * {threads} + threadIdx.x];"),
+        "given": lines(f"{{a}}[{k} * {threads} + threadIdx.x] = {{own}}[{k}];"),
     }  # fmt: skip
+    near, sent, lanes, turned = f"{k} ^ {apart}", k, f"{apart} / {items}", "0"
     parts = template("engine.rules", "exchange_items").sections()
-    turn = ""
-    if up is not None:
-        ((array, kind),) = arrays.items()
-        turn = parts["turn"].render(
-            k=k, items=str(items), element=element, base=base, own=own[array], up=f"({up})", T=kind
+    if sort is not None:
+        # The second of two sorted runs is compared in reverse, so that all elements go up; any order is as good to begin with.
+        mirrored = fresh("mirrored")
+        given["first"] = f"const bool {mirrored} = !{spread} && {stride} == {sort.size} / 2;"
+        near, sent = f"{k} ^ ({mirrored} ? 2 * {apart} - 1 : {apart})", f"{mirrored} ? {items - 1} - {k} : {k}"
+        lanes, turned = f"({mirrored} ? 2 * {apart} - {items} : {apart}) / {items}", f"{spread} ? {sort.size} / 2 : 0"
+        low, high = ("min", "max") if sort.ascending else ("max", "min")
+        work = lines(
+            f"{{own}}[{k}] = {lower} ? {low}({{own}}[{k}], {{other}}[{k}]) : {high}({{own}}[{k}], {{other}}[{k}]);"
         )
-    given |= {"turned": turn, "back": turn.partition("\n")[2]}
-    code = {
-        name: parts[name].render(**{hole: given[hole] for hole in parts[name].holes})
-        for name in ("before", "step", "after")
-    }
+    elif up is not None:
+        work = lines(f"{{own}}[{k}] = {lower} ? min({{own}}[{k}], {{other}}[{k}]) : max({{own}}[{k}], {{other}}[{k}]);")
+        ((array, kind),) = arrays.items()
+        turn = parts["turn"]
+        given["turned"] = turn.render(**given | {"own": own[array], "up": f"({up})", "T": kind})
+        given["back"] = given["turned"].partition("\n")[2]
+    else:
+        work = lines(f"{{T}} {{first}} = {lower} ? {{own}}[{k}] : {{other}}[{k}];") + "\n"
+        work += lines(f"{{T}} {{second}} = {lower} ? {{other}}[{k}] : {{own}}[{k}];") + "\n"
+        work += worked(by_element, first, second) + "\n" + lines(f"{{own}}[{k}] = {lower} ? {{first}} : {{second}};")
+    partners = lines(f"{{other}}[{k}] = {{own}}[{near}];")
+    if threads > items:  # else each stride stays within a thread in one order or the other
+        shuffles = lines(f"{{other}}[{k}] = __shfl_xor_sync(0xffffffffu, {{own}}[{sent}], {lanes});")
+        unit = site.indent_unit
+        partners = f"if ({apart} < {items}) {{\n{indented(partners, unit)}\n}} else {{\n{indented(shuffles, unit)}\n}}"
+    given |= {
+        "sync": "__syncwarp();" if threads == WARP else "__syncthreads();",
+        "partners": partners, "pitch": str(threads + threads // WARP), "first": given.get("first", ""), "work": work,
+        "begin": "true" if sort is None else "false",
+        "regrouped": lines(f"{given['regroup']}({{own}}, {{part}}, {spread}, {turned});"),
+        "last": lines(f"{given['regroup']}({{own}}, {{part}}, true, 0);"),
+    }  # fmt: skip
+    code = {name: part_.render(**given) for name, part_ in parts.items() if name != "turn"}
     nest, body = stages.nest, stages.loop.child_by_field_name("body")
     assert body is not None  # the pattern has one
     margin, inner = site.indent_at(nest.start_byte), site.indent_at(stages.loop.start_byte)
@@ -132,9 +165,27 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> Edit:
     loops = site.render(nest.start_byte, nest.end_byte, changes)
     above = nest.prev_named_sibling
     met = above is not None and is_barrier(site, above)
-    before = indented(("" if met else "__syncthreads();\n") + code["before"], margin).lstrip()
-    after = indented(code["after"], margin).rstrip()
-    return Edit(Span(with_pragma(nest), nest.end_byte), f"{before}{margin}#pragma unroll\n{margin}{loops}\n{after}")
+    # Where the code around the nest uses a thread's own elements alone, they never leave the thread.
+    around = [{a: _own_accesses(site, stages, a, above=side) for a in arrays} for side in (True, False)]
+    kept = [all(uses is not None for uses in side.values()) for side in around]
+    before = "" if kept[0] else ("" if met else "__syncthreads();\n") + code["load"]
+    after = code["after"] + ("" if kept[1] else code["store"])
+    gaps = items * threads // WARP
+    room = [f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps}];\n" for a in stages.arrays if a.dynamic]
+    begin = indented("".join(room) + before + code["before"], margin).lstrip()
+    end = indented(after, margin).rstrip()
+    top = site.body.start_byte + 1
+    declared = "".join(f"\n{margin}{line}" for line in lines(f"{{T}} {{own}}[{items}];").split("\n"))
+    edits = [
+        Edit(Span(site.declaration_start, site.declaration_start), code["helper"]),
+        Edit(Span(top, top), declared),
+        Edit(Span(with_pragma(nest), nest.end_byte), f"{begin}{margin}#pragma unroll\n{margin}{loops}\n{end}"),
+    ]
+    put = dict(wider(site, a, gaps) for a in stages.arrays if not a.dynamic)
+    for side, every in zip(around, kept, strict=True):
+        for a, uses in side.items() if every else ():
+            put |= dict.fromkeys(uses or (), f"{own[a]}[{fresh('first')} / {threads}]")
+    return _Nest(edits, put)
 
 
 __all__ = ["ExchangeItems"]

@@ -48,6 +48,14 @@ class SharedPadding:
         )
 
 
+def wider(site: Site, array: SharedArray, by: int) -> tuple[Node, str]:
+    """The last extent of a static array, and its text with so many more elements."""
+    declarator = _declarator(site, array)
+    assert declarator is not None  # it is one of the kernel's arrays
+    extent = _extents(declarator)[-1]
+    return extent, f"{text(extent)} + {by}" if is_plain(text(extent)) else f"({text(extent)}) + {by}"
+
+
 def _padding(site: Site, scope: Scope, array: SharedArray) -> tuple[Node, int, int] | None:
     """Extent to edit, elements to add, and bytes that costs; None where rows need none or the array's shape is used."""
     declarator = _declarator(site, array)

@@ -15,7 +15,7 @@ from engine.cuda.effects import written
 from engine.cuda.kernel import SharedArray
 from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
 from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, once, proposal, template
-from engine.rules.idioms.blocks import SHUFFLED, WARP, halves, is_barrier, is_thread, one_dimensional
+from engine.rules.idioms.blocks import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
 from engine.rules.reduction.register_accumulate import with_pragma
 
 _STAGES = Pattern(
@@ -38,6 +38,12 @@ _ORDERED = Pattern(
     *(f"if ({c.replace('$x', '$own').replace('$y', '$other')}) {_SWAPPED}" for c in _COMPARED),
     f"if ($up) {{ if ($own > $other) {_SWAPPED} }} else {{ if ($own < $other) {_SWAPPED.replace('$z', '$w')} }}",
 )
+_RUNS = Pattern(
+    *(f"for ($I $s = 2; {last}; $step) $merge;" for last in ("$s <= $block", "$s < 2 * $block", "$s < $block * 2"))
+)
+_MERGE = Pattern(*(f"for ($I $stride = {half}; $condition; $step) $body;" for half in ("$size / 2", "$size >> 1")))
+_UP = Pattern("($t & $size) == 0", "($size & $t) == 0", "!($t & $size)")
+_DOWN = Pattern("($t & $size) != 0", "($size & $t) != 0")
 # Equal elements cannot be told apart, and there are no NaNs.
 _INTEGERS = SHUFFLED - {"float", "double"}
 _COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
@@ -155,11 +161,11 @@ def _stored(statement: Node, array: str) -> Node | None:
     for node in children(statement) if statement.type == "expression_statement" else ():
         left = node.child_by_field_name("left") if node.type == "assignment_expression" else None
         if left is not None and left.type == "subscript_expression":
-            return _element(left, array)
+            return element_of(left, array)
     return None
 
 
-def _element(node: Node, array: str) -> Node | None:
+def element_of(node: Node, array: str) -> Node | None:
     """The index of `array[index]`."""
     parts = children(node)
     if node.type != "subscript_expression" or len(parts) != 2 or text(parts[0]) != array:
@@ -172,7 +178,7 @@ def _accesses(site: Site, work: Node, array: str, partner: str) -> dict[Node, bo
     """Each access of the array and whether it is the thread's own element, not its partner's; None for any other use."""
     found = {}
     for node in walk(work):
-        index = _element(node, array)
+        index = element_of(node, array)
         if index is not None:
             own = is_thread(site, index)
             if not own and text(index) != partner:
@@ -298,6 +304,12 @@ def _edits(match: Stages, *, twice: bool) -> list[Edit]:
 
 def upwards(match: Stages) -> str | None:
     """The condition under which the lower thread keeps the smaller of two whole numbers; None for other work."""
+    up = _upwards(match)
+    return None if up is None else match.site.render(up.start_byte, up.end_byte, _of_lower(match, up))
+
+
+def _upwards(match: Stages) -> Node | None:
+    """That condition as the author wrote it."""
     site = match.site
     found = _ORDERED.match(match.work, own=partial(_is_element, match, True), other=partial(_is_element, match, False))
     own = {"min", "max"} & (
@@ -312,11 +324,37 @@ def upwards(match: Stages) -> str | None:
     locals_ = {text(found[hole]) for hole in ("x", "y", "z", "w", "flag") if hole in found}
     if text(found["T"]) != match.arrays[0].type or names(up) & (locals_ | {match.arrays[0].name}):
         return None
-    return site.render(up.start_byte, up.end_byte, _of_lower(match, up))
+    return up
+
+
+@dataclass(frozen=True)
+class BitonicSort:
+    """Stages that leave all of a block's whole numbers in order. `size` is the variable of the runs' length."""
+
+    size: str
+    ascending: bool
+
+
+def sorted_by(match: Stages, elements: int) -> BitonicSort | None:
+    """The sort that the nest is of so many elements: runs of doubled length, each merged at halved strides; None for other stages.
+
+    Source: K. Batcher, "Sorting networks and their applications" (1968).
+    """
+    site, up = match.site, _upwards(match)
+    runs, merge = _RUNS.match(match.nest), _MERGE.match(match.loop)
+    if up is None or runs is None or merge is None or match.loop not in (runs["merge"], *children(runs["merge"])):
+        return None
+    size = text(runs["s"])
+    ways = (_UP.match(up, t=partial(is_thread, site)), _DOWN.match(up, t=partial(is_thread, site)))
+    if not any(way is not None and text(way["size"]) == size for way in ways) or text(merge["size"]) != size:
+        return None
+    if not doubles(runs["step"], size) or not is_block(site, runs["block"], {elements}):
+        return None
+    return BitonicSort(size, ways[0] is not None)
 
 
 def _is_element(match: Stages, own: bool, node: Node) -> bool:
-    index = _element(node, match.arrays[0].name)
+    index = element_of(node, match.arrays[0].name)
     return index is not None and (is_thread(match.site, index) if own else text(index) == match.partner)
 
 
@@ -354,4 +392,4 @@ def indented(code: str, margin: str) -> str:
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
 
 
-__all__ = ["Stages", "WarpExchange", "indented", "stages_of", "upwards", "worked"]
+__all__ = ["Stages", "WarpExchange", "element_of", "indented", "sorted_by", "stages_of", "upwards", "worked"]

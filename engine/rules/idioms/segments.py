@@ -22,6 +22,7 @@ class _Value:
     value: Node
 
 
+_NONE: Mapping[Node, str] = {}
 # What the loops' earlier statements declare, by name; None where it cannot be written once more.
 _Known = dict[str, _Value | None]
 
@@ -193,8 +194,10 @@ def thread_changes(node: Node, values: Mapping[str, str]) -> list[tuple[int, int
     return [(n.start_byte, n.end_byte, values[compact(n)]) for n in fields]
 
 
-def looped(site: Site, found: Sequence[BarrierSegment], loop: str, values: Mapping[str, str]) -> list[Edit]:
-    """Each segment's work in a loop that begins with the lines `loop`, with values for CUDA's own in it."""
+def looped(
+    site: Site, found: Sequence[BarrierSegment], loop: str, values: Mapping[str, str], put: Mapping[Node, str] = _NONE
+) -> list[Edit]:
+    """Each segment's work in a loop that begins with the lines `loop`, with values for CUDA's own in it, and for the nodes `put`."""
     unit, edits = site.indent_unit, list[Edit]()
     for segment in found:
         if not segment.looped:
@@ -206,10 +209,20 @@ def looped(site: Site, found: Sequence[BarrierSegment], loop: str, values: Mappi
             f"{site.render(one.value.start_byte, one.value.end_byte, thread_changes(one.value, values))};\n"
             for name, one in segment.again.items()
         )
-        changes = [change for statement in segment.looped for change in thread_changes(statement, values)]
+        changes = [
+            change
+            for statement in segment.looped
+            for change in thread_changes(statement, values)
+            if not any(node.start_byte <= change[0] < node.end_byte for node in put)
+        ]
         moved = [n for n in segment.ahead if n.end_byte <= end]
+        other = [(n.start_byte, n.end_byte, by) for n, by in put.items() if begin <= n.start_byte < end]
+        changes += [c for c in other if not any(n.start_byte <= c[0] < n.end_byte for n in moved)]
         changes += [(site.line_span(n).start, site.line_span(n).end, "") for n in moved]
-        above = "".join(f"{text(n)}\n{outer}" for n in moved)
+        inner = ([c for c in other if n.start_byte <= c[0] < n.end_byte] for n in moved)
+        above = "".join(
+            f"{site.render(n.start_byte, n.end_byte, own)}\n{outer}" for n, own in zip(moved, inner, strict=True)
+        )
         for statement, declared in segment.redefined:
             changes.append((statement.start_byte, statement.start_byte, declared.type.removeprefix("const ") + " "))
         work = reindent(outer + site.render(begin, end, changes), outer, outer + unit)
@@ -224,17 +237,22 @@ def looped(site: Site, found: Sequence[BarrierSegment], loop: str, values: Mappi
 
 
 def fewer_threads(
-    site: Site, found: Sequence[BarrierSegment], threads: int, items: int, between: Sequence[Edit]
-) -> Edits | None:
+    site: Site, found: Sequence[BarrierSegment], threads: int, items: int, between: Sequence[Edit],
+    put: Mapping[Node, str] = _NONE,
+) -> Edits | None:  # fmt: skip
     """Blocks of so many threads, each with `items` elements of the segments' work; `between` are the edits of what stands between them.
 
+    `put` are nodes around it that get another text, which may use the loops' variables (`first` and `item` as `Site.fresh` names them).
     None where a launch would get another grid or other shared memory, which may be made of the block's size.
     """
     elements = str(threads * items)
     first = site.fresh("first")
     item = site.fresh("item", (first,))
     loop = f"for (int {first} = 0; {first} < {elements}; {first} += {threads}) {{\nconst int {item} = {first} + threadIdx.x;"
-    edits = [*looped(site, found, loop, {"threadIdx.x": item, "blockDim.x": elements}), *between]
+    values = {"threadIdx.x": item, "blockDim.x": elements}
+    edits = [*looped(site, found, loop, values, put), *between]
+    spans = [(Span(node.start_byte, node.end_byte), by) for node, by in put.items()]
+    edits += [Edit(at, by) for at, by in spans if not any(edit.span.contains(at) for edit in edits)]
     edits += [
         Edit(Span(begin, end), written)
         for begin, end, written in thread_changes(site.body, {"blockDim.x": elements})

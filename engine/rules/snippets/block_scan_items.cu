@@ -1,3 +1,4 @@
+//: scan
 // Adds to each of the first $elements elements of `part` all those before it. Blocks of $threads threads, $items elements each.
 __device__ __forceinline__ void $name($T* part) {
     __shared__ $T totals[$warps];
@@ -21,16 +22,11 @@ __device__ __forceinline__ void $name($T* part) {
         totals[warp] = sum;
     }
     $T before = __shfl_up_sync(0xffffffffu, sum, 1);
-    __syncthreads();
     if (lane == 0) {
         before = static_cast<$T>(0);
     }
-    #pragma unroll
-    for (int k = 0; k < $warps - 1; ++k) {
-        if (k < warp) {
-            before += totals[k];
-        }
-    }
+    __syncthreads();
+    $others
     #pragma unroll
     for (int k = 0; k < $items; ++k) {
         own[k] = before + sums[k];
@@ -38,3 +34,28 @@ __device__ __forceinline__ void $name($T* part) {
     __syncthreads();
 }
 
+//: few
+#pragma unroll
+for (int k = 0; k < $warps - 1; ++k) {
+    if (k < warp) {
+        before += totals[k];
+    }
+}
+//: many
+if (warp == 0) {
+    $T total = lane < $warps ? totals[lane] : static_cast<$T>(0);
+    #pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const $T left = __shfl_up_sync(0xffffffffu, total, offset);
+        if (lane >= offset) {
+            total += left;
+        }
+    }
+    if (lane < $warps) {
+        totals[lane] = total;
+    }
+}
+__syncthreads();
+if (warp > 0) {
+    before += totals[warp - 1];
+}

@@ -1,45 +1,46 @@
-//: before
-// Each thread holds $items consecutive elements: stages within a thread need no shuffles, those within a warp no barriers.
-const int $base = threadIdx.x * $items;
-$declared
-#pragma unroll
-for (int $k = 0; $k < $items; ++$k) {
-    $taken
-}
-//: step
-$turned
-$received
-if ($stride < $items) {
+//: helper
+// Hands a block's elements over from one order to the other: to each thread every $threads-th where `spread`, $items consecutive ones else.
+// Runs of `turned` elements, every second one of the block, are then in reverse (0: none). `part` has a gap after each 32 elements.
+template <typename T> __device__ __forceinline__ void $regroup(T (&own)[$items], T* part, bool spread, int turned) {
+    const int next = threadIdx.x * $items + threadIdx.x * $items / 32;
+    const int lane = threadIdx.x % $threads, every = lane + lane / 32;
+    const int last = $threads - 1 - lane, back = last + last / 32;
+    $sync
     #pragma unroll
-    for (int $apart = 1; $apart < $items; $apart *= 2) {
-        #pragma unroll
-        for (int $k = 0; $k < $items; ++$k) {
-            if ($stride == $apart) {
-                $neighbours
-            }
+    for (int k = 0; k < $items; ++k) {
+        part[spread ? next + k : k * $pitch + every] = own[k];
+    }
+    $sync
+    #pragma unroll
+    for (int k = 0; k < $items; ++k) {
+        if ((k * $threads & turned) != 0) {
+            own[k] = part[(k ^ (turned / $threads - 1)) * $pitch + back];
+        } else {
+            own[k] = part[spread ? k * $pitch + every : next + k];
         }
     }
-} else if ($stride < $warp) {
-    #pragma unroll
-    for (int $k = 0; $k < $items; ++$k) {
-        $shuffles
-    }
-} else {
-    __syncthreads();
-    #pragma unroll
-    for (int $k = 0; $k < $items; ++$k) {
-        $stores
-    }
-    __syncthreads();
-    #pragma unroll
-    for (int $k = 0; $k < $items; ++$k) {
-        $loads
-    }
+}
+
+//: before
+// Each thread holds $items elements: consecutive ones for strides below $threads, every $threads-th for larger ones.
+bool $spread = $begin;
+//: step
+if ($spread != ($stride >= $threads)) {
+    $spread = !$spread;
+    $regrouped
+}
+const int $apart = $spread ? $stride / $threads : $stride;
+$first
+$turned
+$received
+#pragma unroll
+for (int $k = 0; $k < $items; ++$k) {
+    $partners
 }
 #pragma unroll
 for (int $k = 0; $k < $items; ++$k) {
-    const int $element = $base + $k;
-    const bool $lower = (($stride < $items ? $k : $base) & $stride) == 0;
+    const int $element = $number;
+    const bool $lower = ($element & $stride) == 0;
     $work
 }
 $back
@@ -47,10 +48,19 @@ $back
 // Complements are in reverse order: where the larger element comes first, they are compared instead.
 #pragma unroll
 for (int $k = 0; $k < $items; ++$k) {
-    const int $element = $base + $k;
+    const int $element = $number;
     $own[$k] ^= $up ? static_cast<$T>(0) : ~static_cast<$T>(0);
 }
 //: after
+if (!$spread) {
+    $last
+}
+//: load
+#pragma unroll
+for (int $k = 0; $k < $items; ++$k) {
+    $taken
+}
+//: store
 __syncthreads();
 #pragma unroll
 for (int $k = 0; $k < $items; ++$k) {

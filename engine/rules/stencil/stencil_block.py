@@ -96,7 +96,7 @@ def launched(site: Site, form: Stencil, shape: Shape, edits: list[Edit]) -> Edit
         bounds = covered(site, form.map, site.configs_after({}) or ())
         if bounds is None:
             return None
-        grid = [ceil_div(_least(bounds[a]), shape.covers(a)) for a in AXES if a in bounds]
+        grid = [ceil_div(least(bounds[a]), shape.covers(a)) for a in AXES if a in bounds]
         launch = site.launch_edits(grid=grid, block=[str(shape.threads(a)) for a in AXES if a in bounds])
         if launch is None:
             return None
@@ -105,7 +105,7 @@ def launched(site: Site, form: Stencil, shape: Shape, edits: list[Edit]) -> Edit
     return merged if after is not None and {c.block for c in after} == {shape.block} else None
 
 
-def _least(bound: str) -> str:
+def least(bound: str) -> str:
     """An extent that covers the bound, and is not 0 where the array has elements: the `n` of `n - 1`."""
     inner = re.fullmatch(r"(\w+) - \d+", bound)
     return inner[1] if inner is not None else bound

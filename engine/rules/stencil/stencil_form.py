@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from engine.arith import ArithmeticError_, evaluate, evaluate_int
 from engine.cuda.effects import written
@@ -25,10 +26,22 @@ _WIDE = re.compile(r"\b(?:long|size_t|ptrdiff_t|u?int64_t)\b")
 
 @dataclass(frozen=True)
 class Read:
-    """One load of a neighbour: the expression that a read of the tile replaces, and its distance along each axis."""
+    """One load of a neighbour: the expression that a read of the tile replaces, and its distance along each axis.
+
+    `ranges` are the first and last value of the loops' counters that a distance may hold.
+    """
 
     node: Node
     distance: Mapping[Axis, Polynomial]
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Every distance along x, y and z that it reaches."""
+        counters = sorted({n for p in self.distance.values() for n in p.names()})
+        for values in itertools.product(*(range(self.ranges[c][0], self.ranges[c][1] + 1) for c in counters)):
+            at = dict(zip(counters, values, strict=True))
+            x, y, z = (_value(self.distance[a], at) if a in self.distance else 0 for a in AXES)
+            yield x, y, z
 
 
 @dataclass(frozen=True)
@@ -56,23 +69,50 @@ class Stencil:
 
 def stencils(site: Site) -> tuple[Stencil, ...]:
     """One stencil for each array that is read in this way; () where the kernel has another form."""
+    found = patches(site)
+    apart = (s for s in found.read if s.points >= _FEWEST_NEIGHBOURS and max(s.high[a] - s.low[a] for a in s.axes) > 0)
+    return tuple(sorted(apart, key=lambda s: -s.points))
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The arrays that are read and never written at distances from a thread's element, and those of which each access stores it.
+
+    `whole` says whether these are all arrays that the kernel writes.
+    """
+
+    read: tuple[Stencil, ...] = ()
+    stored: tuple[Stencil, ...] = ()
+    whole: bool = False
+
+
+def patches(site: Site) -> Patches:
+    """The arrays by how threads with an index along x access them; none where the kernel has another form."""
     if not site.sound or not site.manageable or site.kernel.shared or not site.pointers_distinct:
-        return ()
+        return Patches()
     form = thread_map(site)
     if form is None or form.index("x") is None or any(i.factor != 1 for i in form.indices):
-        return ()
+        return Patches()
     if thread_uses_outside(site, form.indices) or not site.local_only(site.body, site.type_names):
-        return ()
+        return Patches()
     scope = Scope(site.unit, site.kernel, frozenset(i.name for i in form.indices))
     uses = scope.uses(scope.body)
     if uses is None:
-        return ()
-    found = []
+        return Patches()
+    read, stored = [], []
+    whole = True
     for parameter in site.kernel.parameters:
         mine = [u for u in uses if u.array == parameter.name]
-        if parameter.pointer and mine and not any(u.writes for u in mine):
-            found.append(_stencil(site, scope, form, parameter.name, parameter.base, mine))
-    return tuple(sorted((s for s in found if s is not None), key=lambda s: -s.points))
+        if not parameter.pointer or not mine:
+            continue
+        found = _stencil(site, scope, form, parameter.name, parameter.base, mine)
+        if not any(u.writes for u in mine):
+            read += [found] if found is not None else []
+        elif found is not None and found.points == 1 and not any(u.reads for u in mine):
+            stored.append(found)
+        else:
+            whole = False
+    return Patches(tuple(read), tuple(stored), whole)
 
 
 def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str, uses: list[Use]) -> Stencil | None:
@@ -103,7 +143,7 @@ def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str
         ranges = _ranges(site, scope, use.node)
         distance, rest = _distances(strides, rest, frozenset(ranges))
         bases.add(rest)
-        reads.append(Read(node, distance))
+        reads.append(Read(node, distance, ranges))
         for axis, far in distance.items():
             ends = _ends(far, ranges)
             low[axis] = min(low.get(axis, ends[0]), ends[0])
@@ -114,8 +154,6 @@ def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str
         return None
     base = bases.pop()
     if not all(is_fixed(site, p) for p in (base, *strides.values())):
-        return None
-    if len(places) < _FEWEST_NEIGHBOURS or max(high[a] - low[a] for a in used) == 0:
         return None
     if any(max(-low[a], high[a]) > _WIDEST_HALO for a in used):
         return None
