@@ -21,10 +21,10 @@ from engine.model import Program
 
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_MOST_STEPS = 12  # of names replaced by what they stand for, and of templates that call each other
+_MOST_STEPS = 12  # of names replaced by what they stand for
 _MOST_TEXT = 1_000  # characters of template arguments: names that each use the one before twice double them
 _MOST_MACROS = 4  # macros that call each other
-_MOST_FOUND = 200  # instances of one kernel that are looked at
+_MOST_FOUND = 200  # uses of one template, and places of one launch's arguments, that are looked at
 _NAMED = ("class_specifier", "struct_specifier", "enum_specifier", "alias_declaration", "type_definition")
 _TYPE_DISPATCH = re.compile(
     r"\b\w*DISPATCH\w*\s*\("
@@ -63,7 +63,7 @@ def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
         if site.template_args:
             where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
             plain = _COMMENT.sub(" ", site.template_args)
-            for arguments, origin in _followed(program, plain, place, where, _MOST_STEPS):
+            for arguments, origin in _followed(program, plain, place, where, set()):
                 yield Instance(_squeezed(arguments), origin, site, _squeezed(arguments) != _squeezed(plain))
 
 
@@ -119,7 +119,12 @@ def _start(program: Program, site: LaunchSite) -> int:
     return site.span.start if before < 0 else before
 
 
-def _followed(program: Program, arguments: str, place: _Place, where: str, steps: int) -> Iterator[tuple[str, str]]:
+def _followed(
+    program: Program, arguments: str, place: _Place, where: str, seen: set[tuple[str, _Place]]
+) -> Iterator[tuple[str, str]]:
+    if (arguments, place) in seen or len(seen) >= _MOST_FOUND:
+        return  # templates that call each other
+    seen.add((arguments, place))
     data = program.files[place.path]
     hosts = [f for f in parse(data, place.path).functions if f.qualifier != "global" and _around(f, place.at)]
     own = {name for host in hosts for name in _own(host)}
@@ -135,14 +140,14 @@ def _followed(program: Program, arguments: str, place: _Place, where: str, steps
         yield arguments, where
         return
     host = next((f for f in reversed(hosts) if f.template_parameters), None)
-    if host is None or steps == 0:
+    if host is None:
         return
     for given, origin, caller in _uses(program, host):
         bound = _bound(host, given)
         if bound is not None:
             text_ = _replaced(arguments, bound)
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
-            yield from _followed(program, text_, origin, line, steps - 1) if caller else iter(((text_, line),))
+            yield from _followed(program, text_, origin, line, seen) if caller else iter(((text_, line),))
 
 
 def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> str | None:

@@ -136,3 +136,15 @@ def test_statements_in_a_dispatch_macro_and_a_bare_macro_before_a_launch_are_par
         ("k", "16", "h"),
     ]
     assert all(code.encode()[s.span.start :].startswith(b"k<") for s in found)
+
+
+def test_templates_that_call_each_other_in_many_places_are_each_followed_once() -> None:
+    """Twelve steps through eight functions with eight calls each took for ever."""
+    names = [f"f{i}" for i in range(8)]
+    calls = " ".join(f"{name}<T>(x, n);" for name in names)
+    code = KERNEL + "".join(f"template <typename T> void {name}(T* x, int n) {{ {calls} }}\n" for name in names)
+    code += "template <typename T> void g(T* x, int n) { f0<T>(x, n); k<T, 1><<<n, 1>>>(x, x, n); }\n"
+    code += "template <typename T> void h(T* x, int n) { f0<T>(x, n); }\ntemplate void f7<double>(double*, int);\n"
+    code = code.replace("void f0(T* x, int n) {", "void f0(T* x, int n) { g<T>(x, n);")
+    assert _first(code) == "double, 1"
+    assert {i.arguments for i in launched_instances(_program(code), "k")} == {"double, 1"}
