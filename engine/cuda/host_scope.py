@@ -279,8 +279,9 @@ class HostScope:
     def _member(self, name: str, node: Node) -> str | None:
         """The value of a class's constant; None where the name is no such thing."""
         scope, _, short = name.rpartition("::")
+        types = replace(self._types, value=self._constant)
         try:
-            found = self._types.member(scope, short)
+            found = types.member(scope, short)
         except LookupError:
             raise self.fail(node, f"'{name[:60]}' is not known") from None
         if found is None:
@@ -289,12 +290,25 @@ class HostScope:
         parsed = {each: expression(written) for each, written in (*found.values.items(), ("", found.value))}
         values = {each: self.number(value) for each, value in parsed.items() if each and value is not None}
         # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
-        types, known = self._types.within(found.types), {**self._types.defined, **values}
+        bound = {**found.types, **{each: str(number) for each, number in values.items()}}
+        types, known = self._types.within(bound), {**self._types.defined, **values}
         inner = HostScope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, self._steps)
         value = parsed[""]
         if value is None or inner._depth > _MAX_DEPTH:
             raise self.fail(node, f"'{found.value[:60]}' is not understood")
         return _literal(inner.number(value))
+
+    def _constant(self, written: str) -> arith.Number | None:
+        """The number that a template argument of a class comes to, of constants alone; None where it is none."""
+        parsed = expression(written) if self._depth <= _MAX_DEPTH else None
+        if parsed is None or written in self._types.bound or self._types.size(written) is not None:
+            return None
+        known = self._types.defined
+        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, self._steps)
+        try:
+            return inner.number(parsed)
+        except SourceError:
+            return None
 
     def _call(self, node: Node) -> str:
         called = _called(node)
