@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from engine.cuda.kernel import Function, LaunchSite
+from engine.cuda.launch_conditions import asks_for_optional, conditions_at
 from engine.cuda.launch_reading import closing, readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
@@ -32,17 +33,22 @@ _TYPE_DISPATCH = re.compile(
 _ACCUMULATED = re.compile(
     r"(?:typename\s+)?(?:at::)?acc_type\s*<\s*(float|double|(?:at::|c10::)\w+)\s*,\s*\w+\s*>(?:::type)?"
 )
+_ASKED = re.compile(r"\bif\s*(?:constexpr\s*)?\(([^;{}]*)\)\s*\{[^{}]*$")
 _MACRO_CALL = r"(?<![\w#])({})\s*\("
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Template arguments of a launch, and where they come from. `chained`: the launch itself names others."""
+    """Template arguments of a launch, and where they come from. `chained`: the launch itself names others.
+
+    `holds` are conditions of the host's under which it is launched so, with the template arguments of host functions in place.
+    """
 
     arguments: str
     where: str  # path:line
     site: LaunchSite
     chained: bool = False
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,15 @@ class _Place:
 
     path: str
     at: int  # byte
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Template arguments as written somewhere, where, and the host's conditions so far."""
+
+    arguments: str
+    where: str
+    holds: tuple[str, ...] = ()
 
 
 def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
@@ -63,8 +78,9 @@ def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
         if site.template_args:
             where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
             plain = _COMMENT.sub(" ", site.template_args)
-            for arguments, origin in _followed(program, plain, place, where, set()):
-                yield Instance(_squeezed(arguments), origin, site, _squeezed(arguments) != _squeezed(plain))
+            for found_ in _followed(program, _Written(plain, where), place, set()):
+                arguments = _squeezed(found_.arguments)
+                yield Instance(arguments, found_.where, site, arguments != _squeezed(plain), found_.holds)
 
 
 def qualified(program: Program, arguments: str) -> str:
@@ -120,24 +136,28 @@ def _start(program: Program, site: LaunchSite) -> int:
 
 
 def _followed(
-    program: Program, arguments: str, place: _Place, where: str, seen: set[tuple[str, _Place]]
-) -> Iterator[tuple[str, str]]:
+    program: Program, written: _Written, place: _Place, seen: set[tuple[str, _Place]]
+) -> Iterator[_Written]:
+    arguments = written.arguments
     if (arguments, place) in seen or len(seen) >= _MOST_FOUND:
         return  # templates that call each other
     seen.add((arguments, place))
     data = program.files[place.path]
     hosts = [f for f in parse(data, place.path).functions if f.qualifier != "global" and _around(f, place.at)]
     own = {name for host in hosts for name in _own(host)}
+    holds = [*written.holds, *(_settled(program, h, place, hosts) for h in conditions_at(data, place.path, place.at))]
     done: set[str] = set()  # `using Traits = Traits<T>`: what is inside is another one
     for _ in range(_MOST_STEPS):
         open_ = [n for n in dict.fromkeys(_NAME.findall(arguments)) if n not in own | done]
-        values = {n: v for n in open_ if (v := _local(program, n, place, hosts)) is not None}
-        if not values or len(arguments) > _MOST_TEXT:
+        meanings = {n: m for n in open_ if (m := _local(program, n, place, hosts)) is not None}
+        if not meanings or len(arguments) > _MOST_TEXT:
             break
+        values = {n: m.arguments for n, m in meanings.items()}
+        holds += [h for m in meanings.values() for h in m.holds]
         done |= {n for n, v in values.items() if n in _NAME.findall(v)}
         arguments = _replaced(arguments, values)
     if not own & {*_NAME.findall(arguments)}:
-        yield arguments, where
+        yield replace(written, arguments=arguments, holds=tuple(holds))
         return
     host = next((f for f in reversed(hosts) if f.template_parameters), None)
     if host is None:
@@ -145,12 +165,18 @@ def _followed(
     for given, origin, caller in _uses(program, host):
         bound = _bound(host, given)
         if bound is not None:
-            text_ = _replaced(arguments, bound)
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
-            yield from _followed(program, text_, origin, line, seen) if caller else iter(((text_, line),))
+            made = _Written(_replaced(arguments, bound), line, tuple(_replaced(h, bound) for h in holds))
+            yield from _followed(program, made, origin, seen) if caller else iter((made,))
 
 
-def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> str | None:
+def _settled(program: Program, condition: str, place: _Place, hosts: list[Function]) -> str:
+    """A condition with the constants around it in place."""
+    values = {n: m.arguments for n in _NAME.findall(condition) if (m := _local(program, n, place, hosts)) is not None}
+    return _replaced(condition, values)
+
+
+def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> _Written | None:
     """What a name stands for that the functions around a place define before it, themselves or by a dispatch macro; else None."""
     start = min([f.body.start for f in hosts], default=place.at)
     before = program.files[place.path][start : place.at].decode("utf-8", "replace")
@@ -162,12 +188,15 @@ def _local(program: Program, name: str, place: _Place, hosts: list[Function]) ->
     )
     for pattern in patterns:
         if found := re.findall(pattern, before):
-            return str(found[-1]).strip()
+            return _Written(str(found[-1]).strip(), "")
     return _dispatched(program, name, before)
 
 
-def _dispatched(program: Program, name: str, before: str) -> str | None:
-    """The first value that a macro around a place gives a name: `SWITCH(x, NAME, …)` with `constexpr bool NAME = true;` in it."""
+def _dispatched(program: Program, name: str, before: str) -> _Written | None:
+    """The first value that a macro around a place gives a name: `SWITCH(x, NAME, …)` with `constexpr bool NAME = true;` in it.
+
+    The one behind `else` where the first asks for something optional.
+    """
     for path, data in program.files.items():
         for macro, definitions in function_macros(data, path).items() if path.rpartition(".")[2] != "toml" else ():
             for parameters, body in definitions:
@@ -176,12 +205,30 @@ def _dispatched(program: Program, name: str, before: str) -> str | None:
                 for call in reversed(list(re.finditer(_MACRO_CALL.format(re.escape(macro)), before))):
                     given = _arguments(before, call.end(), len(parameters))
                     expanded = _expanded(body, parameters, given)
-                    found = re.search(
-                        rf"\b(?:using\s+{name}|constexpr\s+(?:static\s+)?[\w:]+\s+{name})\s*=\s*([^;]+);", expanded
-                    ) or re.search(rf"\btypedef\s+([^;]+?)\s+{name}\s*;", expanded)
-                    if found:
-                        return found[1].strip()
-    return "float" if name == "scalar_t" and _TYPE_DISPATCH.search(before) else None
+                    if values := _defined_in(expanded, name):
+                        return _branch(expanded, values, before)
+    return _Written("float", "") if name == "scalar_t" and _TYPE_DISPATCH.search(before) else None
+
+
+def _defined_in(expanded: str, name: str) -> list[tuple[str, int]]:
+    """(value, where it stands) of each definition of a name in a macro's text."""
+    pattern = rf"\b(?:using\s+{name}|constexpr\s+(?:static\s+)?[\w:]+\s+{name})\s*=\s*([^;]+);"
+    found = [*re.finditer(pattern, expanded)] or [*re.finditer(rf"\btypedef\s+([^;]+?)\s+{name}\s*;", expanded)]
+    return [(match[1].strip(), match.start()) for match in found]
+
+
+def _branch(expanded: str, values: list[tuple[str, int]], before: str) -> _Written:
+    """Which of the values of a macro's branches to take, with the condition that holds there."""
+    first, at = values[0]
+    asked = _ASKED.search(expanded[:at])
+    if asked is None:
+        return _Written(first, "")
+    condition = asked[1].strip()
+    named = re.findall(rf"\b(?:bool|auto)\s+{re.escape(condition)}\s*=\s*([^;]+);", before) if condition.isidentifier() else []
+    condition = named[-1].strip() if named else condition
+    if asks_for_optional(condition) and len(values) > 1 and "else" in expanded[at : values[1][1]]:
+        return _Written(values[1][0], "")
+    return _Written(first, "", (condition,))
 
 
 def _arguments(written: str, start: int, most: int) -> list[str]:

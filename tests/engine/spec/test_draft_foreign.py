@@ -572,3 +572,68 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}
     every = [*(f"ne0{i}" for i in range(4)), *(f"s{i}" for i in ("01", "02", "03", 1, 2, 3))]
     assert strides(every, every, scaling=every)["s3"] == "ne00*ne01*ne02"
+
+
+ROWS = """
+#define SWITCH(COND, NAME, ...) [&] { if (COND) { constexpr bool NAME = true; return __VA_ARGS__(); } \\
+    else { constexpr bool NAME = false; return __VA_ARGS__(); } }()
+struct Args { const float* x; const float* scale; const int* order; float* y; int rows, cols; float inv_cols; };
+template <int WIDTH, bool SCALED, bool ORDERED, bool EVEN> __global__ void k(Args a) {
+    int row = ORDERED ? a.order[blockIdx.x] : blockIdx.x;
+    float sum = 0;
+    for (int c = threadIdx.x; EVEN ? c < WIDTH : c < a.cols; c += blockDim.x) sum += a.x[row * a.cols + c];
+    for (int c = threadIdx.x; EVEN ? c < WIDTH : c < a.cols; c += blockDim.x)
+        a.y[row * a.cols + c] = a.x[row * a.cols + c] - sum * a.inv_cols * (SCALED ? a.scale[c] : 1.f);
+}
+template <int WIDTH> void run(Args a) {
+    bool ordered = a.order != nullptr;
+    SWITCH(a.scale != nullptr, Scaled, [&] { SWITCH(ordered, Ordered, [&] { SWITCH(a.cols == WIDTH, Even, [&] {
+        k<WIDTH, Scaled, Ordered, Even><<<a.rows, 32>>>(a);
+    }); }); });
+}
+template void run<96>(Args);
+"""
+
+
+def test_an_instance_is_that_of_the_conditions_around_the_launch(tmp_path: Path) -> None:
+    """Optional buffers are not given, and what the host compares with a constant has that value."""
+    made = _tried(ROWS, tmp_path)
+    assert not made.missing
+    assert made.spec.steps[0].template_args == "96, false, false, true"
+    assert made.spec.argument("a.cols").value == "96"
+    assert "the launch's condition 'a.cols == 96'" in made.text
+    assert made.spec.argument("a.inv_cols").value == "1.0/96"
+    assert made.spec.argument("a.x").size == "96*rows"
+    assert {a.name for a in made.spec.arguments if a.role != "scalar"} == {"a.x", "a.y"}
+    assert list(made.spec.check[0].sizes) == ["rows"]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "if (n == 64) { LAUNCH }", "if (n == 64 && m > 3) LAUNCH", "switch (n) { case 32 * 2: LAUNCH break; }",
+        "if (n > 100) { return; } else if (64 == n) { LAUNCH }", "const int W = 64; if (n == W) LAUNCH",
+    ],
+)  # fmt: skip
+def test_what_a_launch_is_made_for_is_no_size(around: str) -> None:
+    code = f"""
+template <int N> __global__ void k(const float* x, float* y, int n, int m) {{
+    for (int i = threadIdx.x; i < N; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i];
+}}
+void run(const float* x, float* y, int n, int m) {{ {around.replace("LAUNCH", "k<64><<<m, 32>>>(x, y, n, m);")} }}
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("n").value == "64"
+    assert list(made.spec.check[0].sizes) == ["m"]
+
+
+@pytest.mark.parametrize("around", ["if (n == 64) return; LAUNCH", "if (n == 64) m = 3; else LAUNCH", "if (n == p) LAUNCH"])
+def test_a_condition_that_gives_no_value_leaves_a_size(around: str) -> None:
+    code = f"""
+template <int N> __global__ void k(const float* x, float* y, int n, int m) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];
+}}
+void run(const float* x, float* y, int n, int m, int p) {{ {around.replace("LAUNCH", "k<64><<<m, 32>>>(x, y, n, m);")} }}
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("n").value in ("", "n")
