@@ -11,7 +11,10 @@ _FEATURES: tuple[tuple[str, str], ...] = (
     ("tensor cores (wmma) of less than eight bits", r"\bwmma\s*::\s*experimental\b|\b__(?:h|i|b|d)mma_"),
     ("Thrust", r"\bthrust::|#\s*include\s*[<\"]thrust/"),
     ("CuTe", r"\bcute::|#\s*include\s*[<\"]cute/"),
-    ("cuRAND", r"\bcurand\w*\b"),
+    (
+        "cuRAND's generators but Philox and xorwow",
+        r"\bcurandState(?:MRG32k3a|Mtgp32|(?:Scrambled)?Sobol(?:32|64))(?:_t)?\b|\bcurand_(?:mtgp32|poisson|discrete)\w*|\bcurandDirectionVectors\w+",
+    ),
     ("textures", r"\btex(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\btexture\s*<|\bcudaTextureObject_t\b"),
     ("surfaces", r"\bsurf(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\bsurface\s*<|\bcudaSurfaceObject_t\b"),
     ("grid synchronisation", r"\bthis_grid\s*\(|\bgrid_group\b|\bthis_multi_grid\s*\(|\bmulti_grid_group\b"),

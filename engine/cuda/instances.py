@@ -135,9 +135,7 @@ def _start(program: Program, site: LaunchSite) -> int:
     return site.span.start if before < 0 else before
 
 
-def _followed(
-    program: Program, written: _Written, place: _Place, seen: set[tuple[str, _Place]]
-) -> Iterator[_Written]:
+def _followed(program: Program, written: _Written, place: _Place, seen: set[tuple[str, _Place]]) -> Iterator[_Written]:
     arguments = written.arguments
     if (arguments, place) in seen or len(seen) >= _MOST_FOUND:
         return  # templates that call each other
@@ -224,7 +222,11 @@ def _branch(expanded: str, values: list[tuple[str, int]], before: str) -> _Writt
     if asked is None:
         return _Written(first, "")
     condition = asked[1].strip()
-    named = re.findall(rf"\b(?:bool|auto)\s+{re.escape(condition)}\s*=\s*([^;]+);", before) if condition.isidentifier() else []
+    named = (
+        re.findall(rf"\b(?:bool|auto)\s+{re.escape(condition)}\s*=\s*([^;]+);", before)
+        if condition.isidentifier()
+        else []
+    )
     condition = named[-1].strip() if named else condition
     if asks_for_optional(condition) and len(values) > 1 and "else" in expanded[at : values[1][1]]:
         return _Written(values[1][0], "")

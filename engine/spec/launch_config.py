@@ -11,8 +11,8 @@ from tree_sitter import Node
 
 from engine import arith
 from engine.cuda.definitions import expression
-from engine.cuda.host_scope import HostScope, UnknownName
 from engine.cuda.host_definitions import only
+from engine.cuda.host_scope import HostScope, UnknownName
 from engine.cuda.kernel import LaunchSite, Unit
 from engine.cuda.launch import part_node
 from engine.cuda.launch_reading import readable_sites
@@ -91,9 +91,7 @@ def _left_out(program: Program, spec: KernelSpec, step: int, site: LaunchSite) -
     unit = parse(program.files[site.path], site.path)
     described = spec.steps[step]
     known = {**_template_values(described.template_args, site.template_args, {}), **dict(_defines(spec, {}))}
-    types = TypeNames(
-        program, spec.compile.defines, spec.compile.include, _template_types(program, described, site)
-    )
+    types = TypeNames(program, spec.compile.defines, spec.compile.include, _template_types(program, described, site))
     scope = HostScope(program, unit, known, types=types)
     node: Node | None = unit.root.descendant_for_byte_range(site.span.start, site.span.end)
     while node is not None and node.type != "function_definition":

@@ -35,8 +35,8 @@ def set_values(program: Program, kernel: Kernel, template_args: str, parts: Sequ
         named = _INVERSE.fullmatch(part.argument.name.rpartition(".")[2])
         other = scalars.get(named[1]) if named is not None else None
         if other is not None and ASSUMED in part.notes and parse_dtype(part.argument.type).kind == "float":
-            value = other.argument.value or other.argument.name
-            part.argument = replace(part.argument, value=f"1.0/{value}")
+            of = other.argument.value or other.argument.name
+            part.argument = replace(part.argument, value=f"1.0/{of}")
             part.notes = [f"assumed: one over '{other.argument.name}'"]
 
 

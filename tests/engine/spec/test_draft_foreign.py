@@ -627,7 +627,9 @@ void run(const float* x, float* y, int n, int m) {{ {around.replace("LAUNCH", "k
     assert list(made.spec.check[0].sizes) == ["m"]
 
 
-@pytest.mark.parametrize("around", ["if (n == 64) return; LAUNCH", "if (n == 64) m = 3; else LAUNCH", "if (n == p) LAUNCH"])
+@pytest.mark.parametrize(
+    "around", ["if (n == 64) return; LAUNCH", "if (n == 64) m = 3; else LAUNCH", "if (n == p) LAUNCH"]
+)
 def test_a_condition_that_gives_no_value_leaves_a_size(around: str) -> None:
     code = f"""
 template <int N> __global__ void k(const float* x, float* y, int n, int m) {{
