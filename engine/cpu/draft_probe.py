@@ -33,7 +33,9 @@ _MAX_TRIAL_S, _MAX_COUNT_S = 5.0, 3.0
 # After which no trial begins, of how far a kernel reaches, and of roles: a person waits for the draft.
 _MAX_S, _MAX_ROLES_S = 15.0, 5.0
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
-_MOST_IN_ROW = 32  # of the bytes that a trial has room for: how many times more one with rows of a constant length takes
+_MOST_IN_ROW = (
+    32  # of the bytes that a trial has room for: how many times more one with rows of a constant length takes
+)
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
 _COUNTED = 1 << 10  # elements of a case whose accesses are counted

@@ -639,3 +639,17 @@ void run(const float* x, float* y, int n, int m, int p) {{ {around.replace("LAUN
 """
     made = draft(program(code), "k")
     assert made.spec.argument("n").value in ("", "n")
+
+
+def test_few_blocks_go_around_many_rows() -> None:
+    code = """
+__global__ void k(const float* x, float* y, int blocks, int rows, int cols) {
+    for (int row = blockIdx.x; row < rows; row += blocks)
+        for (int c = threadIdx.x; c < cols; c += blockDim.x) y[row * cols + c] = x[row * cols + c];
+}
+void run(const float* x, float* y, int blocks, int rows, int cols) { k<<<blocks, 64>>>(x, y, blocks, rows, cols); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("x").size == "rows*cols"
+    assert [case.sizes["blocks"] for case in made.spec.check] == [1, 2, 3, 1]
+    assert made.spec.check[1].sizes["rows"] > 6
