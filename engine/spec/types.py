@@ -46,7 +46,11 @@ def parameter_type(
     except SpecError as error:
         fail(error.what, error.do)
     if own and "bytes" not in (own.kind, dtype.kind):
-        same = own.storage == dtype.storage and own.kind == dtype.kind and own.bfloat == dtype.bfloat
+        same = (
+            own.storage == dtype.storage
+            and own.kind == dtype.kind
+            and (own.bfloat, own.eight) == (dtype.bfloat, dtype.eight)
+        )
         if not same:
             fail(f"'{name}' is declared {dtype.name}, but the kernel's parameter is {own.name}", "correct the type")
     return dtype
