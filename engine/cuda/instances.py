@@ -16,7 +16,7 @@ from engine.cuda.launch_conditions import asks_for_optional, conditions_at
 from engine.cuda.launch_reading import closing, readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
-from engine.cuda.typenames import split_arguments
+from engine.cuda.records import parameter_name, split_arguments
 from engine.errors import SourceError
 from engine.model import Program
 
@@ -66,10 +66,14 @@ class _Written:
     arguments: str
     where: str
     holds: tuple[str, ...] = ()
+    left_open: bool = False  # it names parameters of a host template
 
 
-def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
-    """The template arguments at each launch, as far as the text shows; names that stay are in no function's own."""
+def launched_instances(program: Program, kernel: str, *, partly: bool = False) -> Iterator[Instance]:
+    """The template arguments at each launch, as far as the text shows; names that stay are in no function's own.
+
+    `partly`: those too that name parameters of host templates which nothing uses.
+    """
     try:
         found = readable_sites(program, kernel)
     except SourceError:
@@ -80,6 +84,8 @@ def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
             plain = _COMMENT.sub(" ", site.template_args)
             for found_ in _followed(program, _Written(plain, where), place, set()):
                 arguments = _squeezed(found_.arguments)
+                if found_.left_open and not partly:
+                    continue
                 yield Instance(arguments, found_.where, site, arguments != _squeezed(plain), found_.holds)
 
 
@@ -160,12 +166,17 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
     host = next((f for f in reversed(hosts) if f.template_parameters), None)
     if host is None:
         return
+    followed = False
     for given, origin, caller in _uses(program, host):
         bound = _bound(host, given)
         if bound is not None:
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
             made = _Written(_replaced(arguments, bound), line, tuple(_replaced(h, bound) for h in holds))
-            yield from _followed(program, made, origin, seen) if caller else iter((made,))
+            for each in _followed(program, made, origin, seen) if caller else (made,):
+                followed = True
+                yield each
+    if not followed:  # some arguments may be known all the same
+        yield replace(written, arguments=arguments, holds=tuple(holds), left_open=True)
 
 
 def _settled(program: Program, condition: str, place: _Place, hosts: list[Function]) -> str:
@@ -320,12 +331,12 @@ def _bound(host: Function, given: list[str]) -> dict[str, str] | None:
             continue
         value = given[at] if at < len(given) else default.strip()
         if value:
-            bound[head.split()[-1]] = value
+            bound[parameter_name(parameter)] = value
     return bound if len(given) <= len(host.template_parameters) else None
 
 
 def _own(host: Function) -> list[str]:
-    return [p.partition("=")[0].replace("...", " ").split()[-1] for p in host.template_parameters]
+    return [parameter_name(p) for p in host.template_parameters]
 
 
 def _around(function: Function, at: int) -> bool:

@@ -131,6 +131,14 @@ def _declared(member: Node) -> Iterable[tuple[str, str]]:
             yield name, text(child).removeprefix("{").removesuffix("}")
 
 
+def parameter_name(written: str) -> str:
+    """The name of a template's parameter: `class T`, `int N = 4`, `class... Ts`, `float (*op)(float)`; "" for one without."""
+    head = written.partition("=")[0]
+    pointed = re.search(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)", head)
+    words = head.replace("...", " ").split()
+    return pointed[1] if pointed else words[-1] if words else ""
+
+
 def split_arguments(text: str) -> list[str]:
     """Template arguments, or those of a call, at the commas that stand in no brackets."""
     parts, depth, current = [], 0, ""

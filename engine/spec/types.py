@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from engine.cuda.kernel import Kernel
-from engine.cuda.typenames import split_arguments
+from engine.cuda.records import parameter_name, split_arguments
 from engine.errors import SpecError
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Step
@@ -78,11 +78,10 @@ def bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
     given = split_arguments(template_args)
     bound = {}
     for position, parameter in enumerate(kernel.template_parameters):
-        head, _, default = parameter.partition("=")
-        words = head.replace("...", " ").split()
+        default = parameter.partition("=")[2]
         value = given[position] if position < len(given) else default.strip()
-        if words and value:
-            bound[words[-1]] = value
+        if (name := parameter_name(parameter)) and value:
+            bound[name] = value
     return bound
 
 

@@ -653,3 +653,42 @@ void run(const float* x, float* y, int blocks, int rows, int cols) { k<<<blocks,
     assert made.spec.argument("x").size == "rows*cols"
     assert [case.sizes["blocks"] for case in made.spec.check] == [1, 2, 3, 1]
     assert made.spec.check[1].sizes["rows"] > 6
+
+
+OPERATORS = """
+static __device__ float twice(float x) {{ return 2 * x; }}
+template <float (*op)(float), typename T, int N> __global__ void k(const T* x, T* y, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) for (int j = 0; j < N; j++) y[i * N + j] = op(x[i * N + j]);
+}}
+#define EACH_WIDTH(w, W, ...) switch (w) {{ \\
+    case 4: {{ constexpr int W = 4; __VA_ARGS__; break; }} case 2: {{ constexpr int W = 2; __VA_ARGS__; }} }}
+template <float (*op)(float), typename T> void run(const T* x, T* y, int n, int w) {{
+    EACH_WIDTH(w, WIDTH, {{ k<op, T, WIDTH><<<(n + 255) / 256, 256>>>(x, y, n); }});
+}}
+{caller}
+"""
+
+
+@pytest.mark.parametrize(
+    ("caller", "chosen", "gaps"),
+    [
+        ("void f(double* x, int n) { run<twice, double>(x, x, n, 4); }", "twice, double, 4", 0),
+        ("template <class T> void f(T* x, int n) { run<twice>(x, x, n, 4); }", "twice, float, 4", 0),
+        ("", "?, float, 4", 1),
+    ],
+)
+def test_what_a_launch_says_of_some_template_arguments_is_taken(caller: str, chosen: str, gaps: int) -> None:
+    made = draft(program(OPERATORS.format(caller=caller)), "k")
+    assert made.spec.steps[0].template_args == chosen
+    assert len([gap for gap in made.missing if "template argument" in gap]) == gaps
+
+
+def test_a_parameter_of_type_void_is_none() -> None:
+    made = draft(
+        program("__device__ int seen;\n__global__ void k(void) { seen = 1; }\nvoid run() { k<<<1, 1>>>(); }\n"), "k"
+    )
+    assert not made.spec.arguments
+    assert [str(gap) for gap in made.missing] == [
+        "an output: the kernel writes to no buffer that it is given, so nothing can be compared"
+    ]
