@@ -21,7 +21,7 @@ _FEATURES: tuple[tuple[str, str], ...] = (
     ("thread block clusters", r"\bthis_cluster\s*\(|\bcluster_group\b|\b__cluster_dims__\b"),
     ("TMA", r"\bCUtensorMap\b|\bcp_async_bulk\w*"),
     ("cuda::barrier or cuda::pipeline", r"\bcuda::(?:barrier|pipeline|ptx)\b|#\s*include\s*[<\"]cuda/(?:barrier|pipeline|ptx)"),
-    ("fp6 or e8m0 types", r"\b__nv_fp6\w*|\b__nv_fp8(?:x\d)?_e8m0\b|#\s*include\s*[<\"]cuda_fp6\.h"),
+    ("fp6 types", r"\b__nv_fp6\w*|#\s*include\s*[<\"]cuda_fp6\.h"),
 )  # fmt: skip
 _HEAP = re.compile(r"(?<![\w.>])(?:malloc|free)\s*\(|\bnew\s+[A-Za-z_]\w*\s*[\[(]|\bdelete\b")
 _CLASS = re.compile(r"\b(?:class|struct)\s+\w+[^;{}()]*\{")

@@ -5,10 +5,6 @@
 typedef unsigned char __nv_fp4_storage_t, __nv_fp4x2_storage_t;
 typedef unsigned short __nv_fp4x4_storage_t;
 typedef enum __nv_fp4_interpretation_t { __NV_E2M1 } __nv_fp4_interpretation_t;
-#ifndef OPTIML_ROUND_MODE
-#define OPTIML_ROUND_MODE
-enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
-#endif
 
 OPTIML_TINY_FLOAT(__nv_fp4_e2m1, __nv_fp4x2_e2m1, __nv_fp4x4_e2m1, ::optiml::E2M1, 4, uint8_t, uint8_t, uint16_t)
 

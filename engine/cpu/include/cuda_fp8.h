@@ -44,3 +44,40 @@ OPTIML_INLINE __half __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t x, __nv_fp8_inte
 OPTIML_INLINE __half2 __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t x, __nv_fp8_interpretation_t i) {
     return {__nv_cvt_fp8_to_halfraw(static_cast<uint8_t>(x), i), __nv_cvt_fp8_to_halfraw(static_cast<uint8_t>(x >> 8), i)};
 }
+
+// Powers of two from 2^-127; the sign is dropped.
+OPTIML_INLINE __nv_fp8_storage_t __nv_cvt_double_to_e8m0(double x, __nv_saturation_t s, cudaRoundMode mode) {
+    if (x != x) return 0xff;
+    double magnitude = __builtin_fabs(x);
+    if (magnitude <= 0x1p-127) return 0;
+    if (magnitude >= 0x1p128) return s == __NV_SATFINITE ? 0xfe : 0xff;
+    int exponent = __builtin_ilogb(magnitude);
+    int code = exponent + 127 + (mode == cudaRoundPosInf && magnitude > __builtin_ldexp(1.0, exponent));
+    return static_cast<__nv_fp8_storage_t>(code < 0xff ? code : s == __NV_SATFINITE ? 0xfe : 0xff);
+}
+OPTIML_INLINE __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float x, __nv_saturation_t s, cudaRoundMode mode) {
+    return __nv_cvt_double_to_e8m0(x, s, mode);
+}
+OPTIML_INLINE __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_e8m0(__nv_bfloat16 x, __nv_saturation_t s, cudaRoundMode mode) {
+    return __nv_cvt_double_to_e8m0(float(x), s, mode);
+}
+OPTIML_INLINE __nv_fp8x2_storage_t __nv_cvt_float2_to_e8m0x2(float2 x, __nv_saturation_t s, cudaRoundMode mode) {
+    return static_cast<__nv_fp8x2_storage_t>(__nv_cvt_float_to_e8m0(x.x, s, mode) | __nv_cvt_float_to_e8m0(x.y, s, mode) << 8);
+}
+struct __nv_fp8_e8m0 {
+    __nv_fp8_storage_t __x;
+    __nv_fp8_e8m0() = default;
+    template <class T_, class = std::enable_if_t<std::is_arithmetic_v<T_>>>
+    OPTIML_INLINE explicit __nv_fp8_e8m0(T_ x) : __x(__nv_cvt_double_to_e8m0(static_cast<double>(x), __NV_SATFINITE, cudaRoundPosInf)) {}
+    OPTIML_INLINE explicit __nv_fp8_e8m0(__half x) : __nv_fp8_e8m0(float(x)) {}
+    OPTIML_INLINE explicit __nv_fp8_e8m0(__nv_bfloat16 x) : __nv_fp8_e8m0(float(x)) {}
+    OPTIML_INLINE explicit operator float() const { return __x == 0xff ? __builtin_nanf("") : __builtin_ldexpf(1.0f, __x - 127); }
+    OPTIML_INLINE explicit operator double() const { return float(*this); }
+    OPTIML_INLINE explicit operator __half() const { return __half(float(*this)); }
+    OPTIML_INLINE explicit operator __nv_bfloat16() const { return __nv_bfloat16(float(*this)); }
+};
+OPTIML_INLINE __nv_bfloat16 __nv_cvt_e8m0_to_bf16raw(__nv_fp8_storage_t x) {
+    __nv_fp8_e8m0 e;
+    e.__x = x;
+    return __nv_bfloat16(e);
+}

@@ -3,6 +3,7 @@
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 
+enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 typedef enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE } __nv_saturation_t;
 
 namespace optiml {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from engine.cpu.features import unsupported
 from tests.engine.cpu.conftest import Make, launch
@@ -62,6 +61,7 @@ __global__ void k(unsigned* x, float* y) {
   y[6] = float(static_cast<__nv_fp8_e4m3>(__float2half(0.3f))), y[7] = __half2float(__half(__nv_fp8_e5m2(0.3)));
 }
 """
+POWERS = [3614416443, 2518391479, 3273796217, 4020155756, 2747269120, 130]
 KNOWN = [3788410035, 3479572363, 3330976696, 1191117527, 3673013294, 4282482391, 25084986, 64327, 2002]
 
 
@@ -73,7 +73,35 @@ def test_conversions_are_those_of_cuda(make: Make) -> None:
     assert done.outputs["y"].tolist() == [1.25, -3, 448, 0.001953125, 7, -57344, 0.3125, 0.3125]
 
 
-@pytest.mark.parametrize("use", ["__nv_fp6_e2m3 x;", "__nv_fp8_e8m0 x;"])
-def test_formats_that_are_not_there_are_named(use: str) -> None:
-    assert unsupported(f"__global__ void k() {{ {use} }}") == ("fp6 or e8m0 types",)
+def test_powers_of_two(make: Make) -> None:
+    code = """
+#include <cuda_fp8.h>
+__device__ unsigned mixed(unsigned h, unsigned v) { return h * 1000003u + v; }
+__global__ void k(unsigned* x) {
+  for (int kind = 0; kind < 4; kind++) {
+    auto beyond = kind & 1 ? __NV_SATFINITE : __NV_NOSAT;
+    auto mode = kind & 2 ? cudaRoundPosInf : cudaRoundZero;
+    unsigned h = 0;
+    for (unsigned long long u = 0; u < 1ull << 32; u += 65521) h = mixed(h, __nv_cvt_float_to_e8m0(__uint_as_float(u), beyond, mode));
+    for (int e = -140; e < 128; e++) h = mixed(h, __nv_cvt_float_to_e8m0(ldexpf(1.f, e), beyond, mode));
+    float special[] = {0.f, -0.f, INFINITY, -INFINITY, NAN, 3.4e38f, 1e-45f, -5.f};
+    for (float f : special) h = mixed(h, __nv_cvt_float_to_e8m0(f, beyond, mode));
+    x[kind] = h;
+  }
+  unsigned h = 0;
+  for (int i = 0; i < 255; i++) {
+    __nv_fp8_e8m0 a;
+    a.__x = i;
+    h = mixed(h, __float_as_uint(float(a)));
+  }
+  x[4] = h;
+  x[5] = __nv_fp8_e8m0(5.f).__x;
+}
+"""
+    (done,) = make(code, "k", launch(1, 1), [("x", "out", np.zeros(6, np.uint32))]).runs((0,))
+    assert done.outputs["x"].tolist() == POWERS
+
+
+def test_formats_that_are_not_there_are_named() -> None:
+    assert unsupported("__global__ void k() { __nv_fp6_e2m3 x; }") == ("fp6 types",)
     assert not unsupported("__global__ void k(__nv_fp8_e4m3* x, __nv_fp4x2_e2m1* y) {}")
