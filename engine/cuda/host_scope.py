@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -331,6 +332,8 @@ class HostScope:
         if short in ("min", "max", "ceil", "floor", "abs", "sqrt", "ceilf", "floorf", "sqrtf"):
             inner_text = ", ".join(_literal(self.number(o)) for o in operands)
             return f"{short.removesuffix('f')}({inner_text})"
+        if short == "gcd" and len(operands) == 2:
+            return str(math.gcd(*(int(self.number(o)) for o in operands)))
         if short in ("pow", "powf") and len(operands) == 2:
             return self._power(node, *(self.number(o) for o in operands))
         for pattern, name in _BY_NAME:

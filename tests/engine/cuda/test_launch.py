@@ -48,6 +48,7 @@ def config(grid, block, shared=0):
          config((7,), (512,))),
         ("", H + "{ int t = 32; t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (64,))),
         ("", H + "{ dim3 block(m / 100); auto grid = dim3(2, 2, 2); k<<<grid, block>>>(x, n, m); }", config((2, 2, 2), (20,))),
+        ("", H + "{ const unsigned w = std::gcd(16 / sizeof(float), n); k<<<n / w, 32>>>(x, n, m); }", config((250,), (32,))),
         ("", H + "{ k<<<(int)ceil(n / 256.0), 256>>>(x, n, m); }", config((4,), (256,))),
         ("", H + "{ const int t = 128, g = (n + t - 1) / t; k<<<g, t>>>(x, n, m); }", config((8,), (128,))),
         ("", H + "{ int t = 32; if (n > 512) t = 512; else if (n > 5) t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (512,))),
