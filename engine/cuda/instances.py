@@ -100,22 +100,6 @@ def defined_names(program: Program) -> frozenset[str]:
     return frozenset(_spaces(program))
 
 
-def enumerators(program: Program, kind: str) -> list[str]:
-    """The values of an enumeration of the program, as they are written behind its name; none where it is not seen."""
-    name = kind.rpartition("::")[2]
-    for path, data in program.files.items():
-        if path.endswith(".toml") or name.encode() not in data:
-            continue
-        for node in walk(parse(data, path).root):
-            named = node.child_by_field_name("name") if node.type == "enum_specifier" else None
-            body = node.child_by_field_name("body")
-            if named is not None and body is not None and text(named) == name:
-                return [
-                    f"{kind}::{text(each.children[0])}" for each in body.named_children if each.type == "enumerator"
-                ]
-    return []
-
-
 def function_objects(program: Program) -> list[str]:
     """The program's classes whose objects can be called, with their namespaces; no templates."""
     found = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from engine.cuda.instances import Instance, defined_names, enumerators, function_objects, launched_instances, qualified
+from engine.cuda.enumerations import enumerators
+from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.parse import parse
 from engine.cuda.records import parameter_name, split_arguments

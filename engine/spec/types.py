@@ -65,7 +65,7 @@ def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_
             return parse_dtype(text)
         except SpecError:
             pass
-        key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename"))
+        key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename", "enum"))
         following = templates.get(key) or aliases.get(key.split("::")[-1])
         if not following or following == text:
             return None

@@ -692,3 +692,29 @@ def test_a_parameter_of_type_void_is_none() -> None:
     assert [str(gap) for gap in made.missing] == [
         "an output: the kernel writes to no buffer that it is given, so nothing can be compared"
     ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind", "value"),
+    [
+        ("enum mode { MAX = 3, MEAN };", "mode", "3"),
+        ("enum mode { MAX, MEAN };", "const enum mode", "0"),
+        ("enum class mode : unsigned char { MAX, MEAN };", "mode", "0"),
+        ("typedef enum { MAX = -1, MEAN } mode;", "mode", "-1"),
+        ("enum mode { MAX = 1 << 4, MEAN };", "mode", "16"),
+    ],
+)
+def test_an_enumeration_is_no_size(declared: str, kind: str, value: str) -> None:
+    code = f"""
+{declared}
+__global__ void k(const float* x, float* y, int n, {kind} op) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && (int)op < 5) y[i] = (int)op == 0 ? x[i] : 2 * x[i];
+}}
+void run(const float* x, float* y, int n, {kind} op) {{ k<<<(n + 255) / 256, 256>>>(x, y, n, op); }}
+"""
+    made = draft(program(code), "k")
+    assert not made.missing
+    assert made.spec.argument("op").value == value
+    assert made.spec.argument("op").type == ("uint8" if "char" in declared else "int32")
+    assert "assumed: MAX" in made.text
