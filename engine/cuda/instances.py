@@ -69,6 +69,19 @@ class _Written:
     left_open: bool = False  # it names parameters of a host template
 
 
+@dataclass(frozen=True)
+class _Template:
+    """A host function, or a class around it, with the parameters of its template, () for none."""
+
+    name: str
+    parameters: tuple[str, ...]
+    is_class: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [parameter_name(p) for p in self.parameters]
+
+
 def launched_instances(program: Program, kernel: str, *, partly: bool = False) -> Iterator[Instance]:
     """The template arguments at each launch, as far as the text shows; names that stay are in no function's own.
 
@@ -132,7 +145,8 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
     seen.add((arguments, place))
     data = program.files[place.path]
     hosts = [f for f in parse(data, place.path).functions if f.qualifier != "global" and _around(f, place.at)]
-    own = {name for host in hosts for name in _own(host)}
+    around = [*(_Template(f.name, f.template_parameters) for f in reversed(hosts)), *_classes_around(data, place)]
+    own = {name for template in around for name in template.names}
     holds = [*written.holds, *(_settled(program, h, place, hosts) for h in conditions_at(data, place.path, place.at))]
     done: set[str] = set()  # `using Traits = Traits<T>`: what is inside is another one
     for _ in range(_MOST_STEPS):
@@ -147,7 +161,7 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
     if not own & {*_NAME.findall(arguments)}:
         yield replace(written, arguments=arguments, holds=tuple(holds))
         return
-    host = next((f for f in reversed(hosts) if f.template_parameters), None)
+    host = next((each for each in around if {*each.names} & {*_NAME.findall(arguments)}), None)
     if host is None:
         return
     followed = False
@@ -250,9 +264,23 @@ def _expanded(body: str, parameters: tuple[str, ...], given: list[str]) -> str:
     return re.sub(r"\s*##\s*", "", put)
 
 
-def _uses(program: Program, host: Function) -> Iterator[tuple[list[str], _Place, bool]]:
+def _classes_around(data: bytes, place: _Place) -> Iterator[_Template]:
+    """The class templates around a place, the innermost first."""
+    node = parse(data, place.path).root.descendant_for_byte_range(place.at, place.at + 1)
+    while node is not None and node.parent is not None:
+        node, inside = node.parent, node
+        name = inside.child_by_field_name("name")
+        listed = node.child_by_field_name("parameters") if node.type == "template_declaration" else None
+        if inside.type in _NAMED[:2] and name is not None and name.type == "type_identifier" and listed is not None:
+            yield _Template(
+                text(name), tuple(text(each) for each in listed.named_children if each.type != "comment"), True
+            )
+
+
+def _uses(program: Program, host: _Template) -> Iterator[tuple[list[str], _Place, bool]]:
     """The template arguments that a host template is used with, the place of each, and whether a function is around it."""
-    named = re.compile(rf"(?<![\w.]){re.escape(host.name)}\s*<")
+    named = re.compile(rf"(?<![\w.])(?<!struct )(?<!class ){re.escape(host.name)}\s*<")
+    behind = re.compile(r">\s*(?:::|[\w{(;,)&])" if host.is_class else r">\s*[(,;)&]")
     count = 0
     for path, data in program.files.items():
         written = data.decode("latin-1")
@@ -262,7 +290,7 @@ def _uses(program: Program, host: Function) -> Iterator[tuple[list[str], _Place,
         plain = re.sub(r"\\(?=\r?\n)", " ", plain)  # as in the text of a macro
         for match in named.finditer(plain):
             close = closing(plain, match.end())
-            if close < 0 or not re.match(r">\s*[(,;)&]", plain[close : close + 20]):
+            if close < 0 or not behind.match(plain[close : close + 20]):
                 continue
             count += 1
             if count > _MOST_FOUND:
@@ -306,21 +334,17 @@ def _by_macro(
             yield expanded, _Place(path, call.start()), around
 
 
-def _bound(host: Function, given: list[str]) -> dict[str, str] | None:
+def _bound(host: _Template, given: list[str]) -> dict[str, str] | None:
     """A host template's parameters with what they are given, or their defaults; None where one has neither."""
     bound: dict[str, str] = {}
-    for at, parameter in enumerate(host.template_parameters):
+    for at, parameter in enumerate(host.parameters):
         head, _, default = parameter.partition("=")
         if "..." in head:
             continue
         value = given[at] if at < len(given) else default.strip()
         if value:
             bound[parameter_name(parameter)] = value
-    return bound if len(given) <= len(host.template_parameters) else None
-
-
-def _own(host: Function) -> list[str]:
-    return [parameter_name(p) for p in host.template_parameters]
+    return bound if len(given) <= len(host.parameters) else None
 
 
 def _around(function: Function, at: int) -> bool:

@@ -25,6 +25,9 @@ def _first(code: str, **others: str) -> str:
 LAUNCHER = "template <typename T, int N> void run(const T* x, T* y, int n) { k<T, N><<<n, N>>>(x, y, n); }\n"
 
 
+CLASS = "template <class U, int W> struct Runner { static void run(U* x, int n) { k<U, W><<<n, 1>>>(x, x, n); } };\n"
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
@@ -56,6 +59,11 @@ LAUNCHER = "template <typename T, int N> void run(const T* x, T* y, int n) { k<T
             "double, 2",
         ),
         ("template <typename T> void f(T* x, int n) { k<T, 1><<<n, 1>>>(x, x, n); }", ""),  # nothing uses it
+        # Launched by a member of a class template.
+        (CLASS + "void f(float* x, int n) { Runner<float, 8>::run(x, n); }", "float, 8"),
+        (CLASS + "void f(half* x, int n) { Runner<half, 4> runner; runner.run(x, n); }", "half, 4"),
+        (CLASS + "template <class T> void f(T* x, int n) { Runner<T, 2>{}.run(x, n); }\ntemplate void f<double>(double*, int);", "double, 2"),
+        (CLASS, ""),
     ],
 )  # fmt: skip
 def test_template_arguments_are_followed_to_a_concrete_instance(host: str, expected: str) -> None:
