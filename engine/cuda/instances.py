@@ -17,6 +17,7 @@ from engine.cuda.launch_reading import closing, readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
 from engine.cuda.records import parameter_name, split_arguments
+from engine.cuda.standins import standins_of
 from engine.errors import SourceError
 from engine.model import Program
 
@@ -361,9 +362,12 @@ def _squeezed(text: str) -> str:
 
 
 def _spaces(program: Program) -> dict[str, str]:
-    """The namespace of each name that the program defines outside of functions and classes, "" for none; the first counts."""
+    """The namespace of each name that the program defines outside of functions and classes, "" for none; the first counts.
+
+    What stands in for a library counts as well.
+    """
     found: dict[str, str] = {}
-    for path, data in program.files.items():
+    for path, data in (*program.files.items(), *standins_of(program.files)):
         for name, space in _defined(data, path) if not path.endswith(".toml") else ():
             found.setdefault(name, space)
     return found

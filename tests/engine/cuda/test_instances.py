@@ -62,7 +62,10 @@ CLASS = "template <class U, int W> struct Runner { static void run(U* x, int n) 
         # Launched by a member of a class template.
         (CLASS + "void f(float* x, int n) { Runner<float, 8>::run(x, n); }", "float, 8"),
         (CLASS + "void f(half* x, int n) { Runner<half, 4> runner; runner.run(x, n); }", "half, 4"),
-        (CLASS + "template <class T> void f(T* x, int n) { Runner<T, 2>{}.run(x, n); }\ntemplate void f<double>(double*, int);", "double, 2"),
+        (
+            CLASS + "template <class T> void f(T* x, int n) { Runner<T, 2>{}.run(x, n); }\ntemplate void f<double>(double*, int);",
+            "double, 2",
+        ),
         (CLASS, ""),
     ],
 )  # fmt: skip

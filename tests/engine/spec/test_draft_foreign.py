@@ -718,3 +718,22 @@ void run(const float* x, float* y, int n, {kind} op) {{ k<<<(n + 255) / 256, 256
     assert made.spec.argument("op").value == value
     assert made.spec.argument("op").type == ("uint8" if "char" in declared else "int32")
     assert "assumed: MAX" in made.text
+
+
+def test_classes_of_a_library_that_has_a_stand_in_may_be_template_arguments() -> None:
+    code = """
+#include "opencv2/core/cuda_types.hpp"
+using namespace cv::cuda;
+template <typename T, class Image> __global__ void k(int cols, int rows, const Image from, PtrStep<T> to) {
+    int i = blockIdx.y * blockDim.y + threadIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows && j < cols) to(i, j) = from(i, j);
+}
+template <typename T> struct Run {
+    static void call(PtrStepSz<T> x, PtrStepSz<T> y) { k<T, PtrStep<T> ><<<dim3(x.cols / 8, x.rows), 8>>>(x.cols, x.rows, x, y); }
+};
+template <typename T> void run(PtrStepSzb x, PtrStepSzb y) { Run<T>::call(PtrStepSz<T>(x), PtrStepSz<T>(y)); }
+template void run<uchar3>(PtrStepSzb x, PtrStepSzb y);
+"""
+    made = draft(program(code), "k")
+    assert made.spec.steps[0].template_args == "uchar3, cv::cuda::PtrStep<uchar3>"
+    assert not [gap for gap in made.missing if "template argument" in gap]
