@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.kernel import Function, LaunchSite
 from engine.cuda.launch_conditions import asks_for_optional, conditions_at
 from engine.cuda.launch_reading import closing, readable_sites
@@ -35,6 +36,7 @@ _ACCUMULATED = re.compile(
     r"(?:typename\s+)?(?:at::)?acc_type\s*<\s*(float|double|(?:at::|c10::)\w+)\s*,\s*\w+\s*>(?:::type)?"
 )
 _ASKED = re.compile(r"\bif\s*(?:constexpr\s*)?\(([^;{}]*)\)\s*\{[^{}]*$")
+_SUM = re.compile(r"(?<=[<,])[\d ()]*\d[ )]*[*/+-][\d ()*/+-]*(?=[,>])")  # a template argument
 _MACRO_CALL = r"(?<![\w#])({})\s*\("
 
 
@@ -96,11 +98,11 @@ def launched_instances(program: Program, kernel: str, *, partly: bool = False) -
         if site.template_args:
             where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
             plain = _COMMENT.sub(" ", site.template_args)
-            for found_ in _followed(program, _Written(plain, where), place, set()):
-                arguments = _squeezed(found_.arguments)
-                if found_.left_open and not partly:
+            for each in _followed(program, _Written(plain, where), place, set()):
+                arguments = _squeezed(each.arguments)
+                if each.left_open and not partly:
                     continue
-                yield Instance(arguments, found_.where, site, arguments != _squeezed(plain), found_.holds)
+                yield Instance(arguments, each.where, site, arguments != _squeezed(plain), each.holds)
 
 
 def qualified(program: Program, arguments: str) -> str:
@@ -358,7 +360,16 @@ def _replaced(text: str, bound: Mapping[str, str]) -> str:
 
 def _squeezed(text: str) -> str:
     plain = _ACCUMULATED.sub(lambda m: "double" if m[1] == "double" else "float", text)
-    return re.sub(r"\s+", " ", plain).strip()
+    plain = re.sub(r"\s+", " ", plain).strip()
+    return _SUM.sub(lambda m: _folded(m[0]), f",{plain},")[1:-1].strip()
+
+
+def _folded(written: str) -> str:
+    """The number that arithmetic of plain numbers comes to; else the text."""
+    try:
+        return f" {evaluate_int(written, {})}"
+    except ArithmeticError_:
+        return written
 
 
 def _spaces(program: Program) -> dict[str, str]:

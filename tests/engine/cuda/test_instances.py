@@ -67,6 +67,13 @@ CLASS = "template <class U, int W> struct Runner { static void run(U* x, int n) 
             "double, 2",
         ),
         (CLASS, ""),
+        # A kernel's expression has numbers, no arithmetic.
+        (LAUNCHER + "template void run<float, 4 * (8 + 1)>(const float*, float*, int);", "float, 36"),
+        (
+            "template <class T, int N> struct P {};\nvoid f(float* x, int n) { k<P<float, 32 * 32>, 64 / 2><<<n, 1>>>(x, x, n); }",
+            "P<float, 1024>, 32",
+        ),
+        ("void f(float* x, int n) { k<float, 7 / 0><<<n, 1>>>(x, x, n); }", "float, 7 / 0"),
     ],
 )  # fmt: skip
 def test_template_arguments_are_followed_to_a_concrete_instance(host: str, expected: str) -> None:
