@@ -113,6 +113,8 @@ PLAIN = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x
     [
         "auto kernel = k; kernel<<<n / 32, 32>>>(y, n);",
         "auto kernel = &k;\n    kernel<<<n / 32, 32>>>(y, n);",
+        "auto kernel = n == 7 ? &ns::k : &other<float>;\n    kernel<<<n / 32, 32>>>(y, n);",
+        "auto kernel = n > 7\n        ? other<float>\n        : k;\n    kernel<<<n / 32, 32>>>(y, n);",
         "void* args[] = {&y, &n};\n    cudaLaunchKernel((void*)k, dim3(n / 32), dim3(32), args, 0, 0);",
         "void* args[] = {(void*)&y, (void*)&n};\n    auto f = &k;\n    cudaLaunchCooperativeKernel((void*)f, n / 32, 32, args, 0, 0);",
         "cudaLaunchConfig_t c = {};\n    c.gridDim = n / 32;\n    c.blockDim = 32;\n    cudaLaunchKernelEx(&c, k, y, n);",
