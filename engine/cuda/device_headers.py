@@ -36,7 +36,7 @@ _OTHER_TYPES = {
 }  # fmt: skip
 # Types that a host library's header brings along (cuBLAS, cuDNN, PyTorch), and the header that is theirs.
 _HALF = {
-    "cuda_fp16.h": ("half", "__half", "half2", "__half2"),
+    "cuda_fp16.h": ("half", "__half", "half2", "__half2", "nv_half", "nv_half2"),
     "cuda_bf16.h": ("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"),
     "cuda_fp8.h": ("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8x4_e4m3"),
 }

@@ -172,7 +172,7 @@ def _scalars() -> dict[str, DType]:
 _SCALARS = _scalars()
 
 _SPELLINGS: dict[str, str] = {
-    "float32": "float", "float64": "double", "float16": "half", "__half": "half", "fp16": "half", "half_t": "half",
+    "float32": "float", "float64": "double", "float16": "half", "__half": "half", "nv_half": "half", "fp16": "half", "half_t": "half",
     "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "__nv_bfloat16_raw": "bfloat16", "bf16": "bfloat16",
     "__half_raw": "half", "float_t": "float", "double_t": "double",
     "size_t": "uint64", "ssize_t": "int64", "ptrdiff_t": "int64", "intptr_t": "int64", "uintptr_t": "uint64",
@@ -191,7 +191,7 @@ _VECTORS: dict[str, str] = {
     "double": "double",
 }  # fmt: skip
 _VECTOR_SPELLINGS: dict[str, str] = {
-    "__half2": "half2", "__nv_bfloat162": "bfloat162", "nv_bfloat162": "bfloat162", "bf162": "bfloat162",
+    "__half2": "half2", "nv_half2": "half2", "__nv_bfloat162": "bfloat162", "nv_bfloat162": "bfloat162", "bf162": "bfloat162",
     "cuComplex": "float2", "cuFloatComplex": "float2", "cuDoubleComplex": "double2", "dim3": "uint3",
     "double4_16a": "double4", "double4_32a": "double4",
     **{f"__nv_fp8x{n}_e{e}": f"fp8x{n}_e{e}" for n in (2, 4) for e in ("4m3", "5m2")},

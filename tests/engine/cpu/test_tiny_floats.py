@@ -58,7 +58,7 @@ __global__ void k(unsigned* x, float* y) {
   float4 r = float4(q);
   float2 s = float2(p);
   y[0] = r.x, y[1] = r.y, y[2] = r.z, y[3] = r.w, y[4] = s.x, y[5] = s.y;
-  y[6] = float(static_cast<__nv_fp8_e4m3>(__float2half(0.3f))), y[7] = __half2float(__half(__nv_fp8_e5m2(0.3)));
+  y[6] = float(static_cast<__nv_fp8_e4m3>(nv_half(0.3f))), y[7] = __half2float(__half(__nv_fp8_e5m2(0.3)));
 }
 """
 POWERS = [3614416443, 2518391479, 3273796217, 4020155756, 2747269120, 130]

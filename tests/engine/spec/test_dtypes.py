@@ -21,6 +21,7 @@ from engine.spec.dtypes import parse_dtype, type_names
         ("const float", "float", 4, 1, "float"),
         ("double", "double", 8, 1, "float"),
         ("__half", "half", 2, 1, "float"),
+        ("nv_half2", "half2", 4, 2, "float"),
         ("__nv_bfloat16", "bfloat16", 2, 1, "float"),
         ("unsigned int", "uint32", 4, 1, "int"),
         ("unsigned", "uint32", 4, 1, "int"),
