@@ -9,7 +9,7 @@ from engine.cuda.enumerations import enumerators
 from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.parse import parse
-from engine.cuda.records import parameter_name, split_arguments
+from engine.cuda.records import parameter_name, records, split_arguments
 from engine.errors import SpecError
 from engine.model import Program
 from engine.spec.dtypes import parse_dtype
@@ -45,7 +45,10 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     if not open_:
         return template_defaults(kernel)
     told = _partly(program, kernel, names, own)
-    chosen = [told.get(_own(parameter)) or _assumed(unit, kernel, parameter) for parameter in open_]
+    chosen = [
+        told.get(_own(parameter)) or _specialised(program, unit, kernel, parameter) or _assumed(unit, kernel, parameter)
+        for parameter in open_
+    ]
     for parameter, value in zip(open_, chosen, strict=True):
         if value == "?":
             such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
@@ -64,6 +67,23 @@ def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[st
         found = {_own(p): qualified(program, a) for p, a in given if _concrete(a, names, own)}
         best = max(best, found, key=len)
     return best
+
+
+def _specialised(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> str:
+    """The first type for which a class is defined that the kernel names with the parameter, where it is for some types alone; else ""."""
+    own, body = _own(parameter), unit.text(kernel.body)
+    for name in dict.fromkeys(re.findall(rf"\b([A-Za-z_]\w*)\s*<\s*{re.escape(own)}\s*>", body)):
+        found = [
+            record
+            for path, data in program.files.items()
+            if not path.endswith(".toml")
+            for record in records(data, path).get(name, ())
+        ]
+        if found and all(record.pattern for record in found):
+            kinds = [record.pattern[0] for record in found if len(record.pattern) == 1 and _is_type(record.pattern[0])]
+            if kinds:
+                return kinds[0]
+    return ""
 
 
 def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:

@@ -737,3 +737,19 @@ template void run<uchar3>(PtrStepSzb x, PtrStepSzb y);
     made = draft(program(code), "k")
     assert made.spec.steps[0].template_args == "uchar3, cv::cuda::PtrStep<uchar3>"
     assert not [gap for gap in made.missing if "template argument" in gap]
+
+
+def test_a_type_is_one_for_which_what_the_kernel_uses_is_defined() -> None:
+    code = """
+template <typename T> struct Vec;
+template <> struct Vec<__nv_bfloat16> { static constexpr int n = 2; };
+template <> struct Vec<half> { static constexpr int n = 2; };
+template <typename T> struct Any { static constexpr int n = 1; };
+template <typename T, typename U> __global__ void k(const T* x, U* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = float(x[i]) * Vec<T>::n * Any<U>::n;
+}
+template <typename T, typename U> void run(const T* x, U* y, int n) { k<T, U><<<(n + 255) / 256, 256>>>(x, y, n); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.steps[0].template_args == "__nv_bfloat16, float"
