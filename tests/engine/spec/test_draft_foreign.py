@@ -19,6 +19,7 @@ from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
+from engine.spec.size_gaps import Reach, no_size
 from engine.spec.strides import strides
 from tests.engine.spec.drafts import program, read_back
 
@@ -753,3 +754,12 @@ template <typename T, typename U> void run(const T* x, U* y, int n) { k<T, U><<<
 """
     made = draft(program(code), "k")
     assert made.spec.steps[0].template_args == "__nv_bfloat16, float"
+
+
+def test_a_reason_names_the_strides_that_trials_assumed() -> None:
+    ended = "reads 16 bytes at x[1], an address that is not a multiple of 16 (line 4)"
+    reach = Reach(tried=True, ended=ended, assumed=("alpha", "stride_x", "c.rows_step_"))
+    assert no_size("x", reach, "", False) == (
+        f"trial runs end early: the kernel {ended} where 'stride_x', 'c.rows_step_' are as assumed"
+    )
+    assert no_size("x", Reach(tried=True, ended=ended, assumed=("alpha",)), "", False).endswith("(line 4)")
