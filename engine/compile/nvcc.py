@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.compile.compiler import CompileTimeout, Translation, compile_error
 from engine.compile.cubin import Cubin, find_tool, package_folders
+from engine.compile.fallback_headers import library_folders
 from engine.compile.toolkit import driver_cuda, include_folders
 from engine.errors import CompileError, MachineError
 from engine.process.bounded_output import BoundedOutput
@@ -83,7 +84,7 @@ def compile_nvcc(
     argv += [f"-D{define}" for define in translation.defines]
     argv += [f"-I{folder}" for folder in translation.include]
     if nvcc.parent in package_folders("bin"):
-        argv += [f"-I{folder}" for folder in include_folders()]
+        argv += [f"-I{folder}" for folder in (*include_folders(), *library_folders())]
     script = (
         'd=$(mktemp -d) && cat >"$d/in.cu" && cd "$d" && "$@" -o "$d/out.cubin" "$d/in.cu" 1>&2 && cat "$d/out.cubin"\n'
         's=$?; rm -rf "$d"; exit $s'

@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
+from engine.compile.fallback_headers import library_folders
 from engine.compile.index_precision import lossy_indices
 from engine.compile.program import Refused, allow_precompiled_headers, compile_text
 from engine.compile.resources import describe
@@ -52,7 +53,7 @@ def main() -> None:
     sink: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not break the frames
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    includes = [str(path) for path in include_folders()]
+    includes = [str(path) for path in (*include_folders(), *library_folders())]
     pch_folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"pch-{os.getpid()}")
     os.makedirs(pch_folder, mode=0o700, exist_ok=True)
     allow_precompiled_headers()

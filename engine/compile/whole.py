@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from engine.compile.compiler import CompileTimeout, compile_error
 from engine.compile.cubin import package_folders
+from engine.compile.fallback_headers import library_folders
 from engine.compile.nvcc import find_nvcc
 from engine.compile.toolkit import include_folders
 from engine.errors import CompileError, MachineError
@@ -70,7 +71,7 @@ def build_whole(
     argv += [f"-D{define}" for define in options.defines]
     argv += ["-I."] + [f"-I{PurePosixPath(part)}" for part in options.include]
     if nvcc.parent in package_folders("bin"):
-        argv += [f"-I{part}" for part in include_folders()]
+        argv += [f"-I{part}" for part in (*include_folders(), *library_folders())]
     command = sandbox.command(
         ["/bin/sh", "-c", _SCRIPT, "sh", *argv, f"./{unit}"],
         SandboxAccess(readable=[nvcc.resolve().parent]),

@@ -24,6 +24,7 @@ import numpy as np
 
 from engine.compile.cache import DiskCache
 from engine.compile.compiler import compile_error
+from engine.compile.fallback_headers import FALLBACK
 from engine.cpu.condition_marks import mark_conditions
 from engine.cpu.features import unsupported
 from engine.cpu.host_source import ENTRIES, file_name
@@ -175,7 +176,8 @@ class CpuMachine:
 
     def _front(self, spec: KernelSpec) -> list[str]:
         """The compiler with what decides how it reads a kernel's text, but for the header."""
-        argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+        argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags]
+        argv += ["-I", str(INCLUDE), "-I", str(FALLBACK)]
         for define in spec.compile.defines:
             if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
                 argv.append(f"-D{define}")

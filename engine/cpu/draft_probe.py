@@ -33,6 +33,9 @@ _MAX_TRIAL_S, _MAX_COUNT_S = 5.0, 3.0
 # After which no trial begins, of how far a kernel reaches, and of roles: a person waits for the draft.
 _MAX_S, _MAX_ROLES_S = 15.0, 5.0
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
+_MOST_IN_ROW = (
+    32  # of the bytes that a trial has room for: how many times more one with rows of a constant length takes
+)
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
 _COUNTED = 1 << 10  # elements of a case whose accesses are counted
@@ -228,7 +231,8 @@ class CpuProbe:
         most, product = max(sizes.values(), default=0), math.prod(sizes.values())
         least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
         ended = ""
-        for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
+        lengths = (least, least + 2 * product * most, _MOST_IN_ROW * least)
+        for length in sorted({min(_MAX_ELEMENTS, each) for each in lengths}):
             if self._spent_s > _MAX_S:
                 ended = ended or f"has no more time after {_MAX_S:g} s of trials"
                 break

@@ -11,14 +11,17 @@ _FEATURES: tuple[tuple[str, str], ...] = (
     ("tensor cores (wmma) of less than eight bits", r"\bwmma\s*::\s*experimental\b|\b__(?:h|i|b|d)mma_"),
     ("Thrust", r"\bthrust::|#\s*include\s*[<\"]thrust/"),
     ("CuTe", r"\bcute::|#\s*include\s*[<\"]cute/"),
-    ("cuRAND", r"\bcurand\w*\b"),
+    (
+        "cuRAND's generators but Philox and xorwow",
+        r"\bcurandState(?:MRG32k3a|Mtgp32|(?:Scrambled)?Sobol(?:32|64))(?:_t)?\b|\bcurand_(?:mtgp32|poisson|discrete)\w*|\bcurandDirectionVectors\w+",
+    ),
     ("textures", r"\btex(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\btexture\s*<|\bcudaTextureObject_t\b"),
     ("surfaces", r"\bsurf(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\bsurface\s*<|\bcudaSurfaceObject_t\b"),
     ("grid synchronisation", r"\bthis_grid\s*\(|\bgrid_group\b|\bthis_multi_grid\s*\(|\bmulti_grid_group\b"),
     ("thread block clusters", r"\bthis_cluster\s*\(|\bcluster_group\b|\b__cluster_dims__\b"),
     ("TMA", r"\bCUtensorMap\b|\bcp_async_bulk\w*"),
     ("cuda::barrier or cuda::pipeline", r"\bcuda::(?:barrier|pipeline|ptx)\b|#\s*include\s*[<\"]cuda/(?:barrier|pipeline|ptx)"),
-    ("fp8 or fp4 types", r"\b__nv_fp[468]\w*|#\s*include\s*[<\"]cuda_fp[468]\.h"),
+    ("fp6 types", r"\b__nv_fp6\w*|#\s*include\s*[<\"]cuda_fp6\.h"),
 )  # fmt: skip
 _HEAP = re.compile(r"(?<![\w.>])(?:malloc|free)\s*\(|\bnew\s+[A-Za-z_]\w*\s*[\[(]|\bdelete\b")
 _CLASS = re.compile(r"\b(?:class|struct)\s+\w+[^;{}()]*\{")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.compile.fallback_headers import FALLBACK
 from engine.errors import CompileError, MachineError
 from engine.settings.folders import read_regular
 
@@ -125,7 +126,10 @@ def find_toolchain() -> Toolchain | None:
 
 def _sources() -> list[Path]:
     # This file too: it says how the others are built.
-    return [*sorted(p for folder in (INCLUDE, RUNTIME) for p in folder.rglob("*") if p.is_file()), Path(__file__)]
+    return [
+        *sorted(p for folder in (INCLUDE, RUNTIME, FALLBACK) for p in folder.rglob("*") if p.is_file()),
+        Path(__file__),
+    ]
 
 
 def _run(argv: Sequence[str], environment: dict[str, str]) -> None:

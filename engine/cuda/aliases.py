@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, evaluate
 from engine.cuda.conditions import compilers_own
+from engine.cuda.enumerations import underlying
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.load import resolve_include
 from engine.cuda.parse import parse, text
@@ -159,9 +160,11 @@ def _named(node: Node) -> tuple[str, str]:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         written = re.split(r"//|/\*", text(value), maxsplit=1)[0].strip() if value is not None else ""
         return (text(name), written) if name is not None and _TYPE.fullmatch(written) else ("", "")
+    if node.type == "enum_specifier" and (name := node.child_by_field_name("name")) is not None:
+        return text(name), underlying(node)
     if node.type in ("type_definition", "alias_declaration"):
         kind = node.child_by_field_name("type")
         name = node.child_by_field_name("declarator") or node.child_by_field_name("name")
         if kind is not None and name is not None and name.type == "type_identifier":
-            return text(name), text(kind)
+            return text(name), underlying(kind) if kind.type == "enum_specifier" else text(kind)
     return "", ""

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from engine.cuda.compile_options import Options, inside, read_options, words_of
-from engine.cuda.load import add_headers, read_below, source_files
+from engine.cuda.load import add_headers, including_files, read_below, source_files
 from engine.errors import OptimlError, SourceError
 from engine.settings.config import Config, load_config
 
@@ -74,7 +74,7 @@ class Project:
         """The command of a file, by its path relative to the root."""
         origin, call = self._calls.get(path, ("", None))
         unit = ""
-        if call is None and path.endswith(HEADERS):
+        if call is None and (path.endswith(HEADERS) or self._is_part(path)):
             unit = self._includer(path)
             origin, call = self._calls.get(unit, ("", None))
         found = Options() if call is None else self._options(call)
@@ -150,6 +150,13 @@ class Project:
             yield _Call(where, directory, tuple(arguments))
         if elsewhere:
             self.notes.append(f"{path} has commands for files outside the repository ('{elsewhere[:100]}'); ignored")
+
+    def _is_part(self, path: str) -> bool:
+        """Whether a source includes nothing and another one includes it: what it needs comes before it there."""
+        data = _read(self.root, path, _MAX_BYTES)
+        if data is None or re.search(rb"^[ \t]*#[ \t]*include\b", data, re.M):
+            return False
+        return bool(including_files(self.root, [posixpath.basename(path)]).keys() - {path})
 
     def _includer(self, header: str) -> str:
         """The file through which a header is compiled: a .cu file first, one with a command first, then the nearest; "" for none."""

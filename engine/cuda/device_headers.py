@@ -36,7 +36,7 @@ _OTHER_TYPES = {
 }  # fmt: skip
 # Types that a host library's header brings along (cuBLAS, cuDNN, PyTorch), and the header that is theirs.
 _HALF = {
-    "cuda_fp16.h": ("half", "__half", "half2", "__half2"),
+    "cuda_fp16.h": ("half", "__half", "half2", "__half2", "nv_half", "nv_half2"),
     "cuda_bf16.h": ("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"),
     "cuda_fp8.h": ("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8x4_e4m3"),
 }
@@ -135,6 +135,11 @@ _OPMATH = (
     "template <> struct optiml_opmath<__half> { using type = float; };",
     "template <> struct optiml_opmath<__nv_bfloat16> { using type = float; };",
 )
+# Of the device runtime, which NVRTC has not: in PTX, as its header has them.
+_DEVICE_RUNTIME = {
+    "cudaGridDependencySynchronize": "griddepcontrol.wait;",
+    "cudaTriggerProgrammaticLaunchCompletion": "griddepcontrol.launch_dependents;",
+}
 _BUILT_IN = _words("move forward nullptr_t initializer_list nothrow")
 
 STD_NAMES = frozenset({*_FUNCTIONS, *_TRAITS, *_HEADED, *_OWN, *_BUILT_IN, *_INTEGERS})
@@ -199,7 +204,8 @@ def prelude(needed: Collection[str], qualified: Collection[str], headers: Collec
             inside.append(f"using ::cuda::std::{name};")
         elif name in _INTEGERS or name in _FUNCTIONS:
             inside.append(f"using ::{name};")
-    if not (both or defines or others or taken or inside):
+    runtime = [name for name in sorted(_DEVICE_RUNTIME) if name in used]
+    if not (both or defines or others or taken or inside or runtime):
         return ""
     host = {"algorithm", "cfloat", "climits", "cmath", "cstdint", "cstdlib", "cstring", *taken}
     lines = [*both, "#ifdef __CUDACC_RTC__"]
@@ -207,6 +213,10 @@ def prelude(needed: Collection[str], qualified: Collection[str], headers: Collec
     for name in defines:
         lines += [f"#ifndef {name}", f"#define {name} {_CONSTANTS[name]}", "#endif"]
     lines += [f"typedef {_OTHER_TYPES[name]} {name};" for name in others]
+    lines += [
+        f'static __device__ __forceinline__ void {n}() {{ asm volatile("{_DEVICE_RUNTIME[n]}" ::: "memory"); }}'
+        for n in runtime
+    ]
     lines += ["namespace std {", *inside, "}"] if inside else []
     lines += ["#else", *(f"#include <{header}>" for header in sorted(host))]
     lines += [f"typedef {_OTHER_TYPES[name]} {name};" for name in others]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -279,8 +280,9 @@ class HostScope:
     def _member(self, name: str, node: Node) -> str | None:
         """The value of a class's constant; None where the name is no such thing."""
         scope, _, short = name.rpartition("::")
+        types = replace(self._types, value=self._constant)
         try:
-            found = self._types.member(scope, short)
+            found = types.member(scope, short)
         except LookupError:
             raise self.fail(node, f"'{name[:60]}' is not known") from None
         if found is None:
@@ -289,12 +291,25 @@ class HostScope:
         parsed = {each: expression(written) for each, written in (*found.values.items(), ("", found.value))}
         values = {each: self.number(value) for each, value in parsed.items() if each and value is not None}
         # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
-        types, known = self._types.within(found.types), {**self._types.defined, **values}
+        bound = {**found.types, **{each: str(number) for each, number in values.items()}}
+        types, known = self._types.within(bound), {**self._types.defined, **values}
         inner = HostScope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, self._steps)
         value = parsed[""]
         if value is None or inner._depth > _MAX_DEPTH:
             raise self.fail(node, f"'{found.value[:60]}' is not understood")
         return _literal(inner.number(value))
+
+    def _constant(self, written: str) -> arith.Number | None:
+        """The number that a template argument of a class comes to, of constants alone; None where it is none."""
+        parsed = expression(written) if self._depth <= _MAX_DEPTH else None
+        if parsed is None or written in self._types.bound or self._types.size(written) is not None:
+            return None
+        known = self._types.defined
+        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, self._steps)
+        try:
+            return inner.number(parsed)
+        except SourceError:
+            return None
 
     def _call(self, node: Node) -> str:
         called = _called(node)
@@ -317,6 +332,8 @@ class HostScope:
         if short in ("min", "max", "ceil", "floor", "abs", "sqrt", "ceilf", "floorf", "sqrtf"):
             inner_text = ", ".join(_literal(self.number(o)) for o in operands)
             return f"{short.removesuffix('f')}({inner_text})"
+        if short == "gcd" and len(operands) == 2:
+            return str(math.gcd(*(int(self.number(o)) for o in operands)))
         if short in ("pow", "powf") and len(operands) == 2:
             return self._power(node, *(self.number(o) for o in operands))
         for pattern, name in _BY_NAME:

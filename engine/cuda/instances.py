@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.kernel import Function, LaunchSite
+from engine.cuda.launch_conditions import asks_for_optional, conditions_at
 from engine.cuda.launch_reading import closing, readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
-from engine.cuda.typenames import split_arguments
+from engine.cuda.records import parameter_name, split_arguments
+from engine.cuda.standins import standins_of
 from engine.errors import SourceError
 from engine.model import Program
 
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_MOST_STEPS = 12  # of names replaced by what they stand for, and of templates that call each other
+_MOST_STEPS = 12  # of names replaced by what they stand for
 _MOST_TEXT = 1_000  # characters of template arguments: names that each use the one before twice double them
 _MOST_MACROS = 4  # macros that call each other
-_MOST_FOUND = 200  # instances of one kernel that are looked at
+_MOST_FOUND = 200  # uses of one template, and places of one launch's arguments, that are looked at
 _NAMED = ("class_specifier", "struct_specifier", "enum_specifier", "alias_declaration", "type_definition")
 _TYPE_DISPATCH = re.compile(
     r"\b\w*DISPATCH\w*\s*\("
@@ -32,17 +35,23 @@ _TYPE_DISPATCH = re.compile(
 _ACCUMULATED = re.compile(
     r"(?:typename\s+)?(?:at::)?acc_type\s*<\s*(float|double|(?:at::|c10::)\w+)\s*,\s*\w+\s*>(?:::type)?"
 )
+_ASKED = re.compile(r"\bif\s*(?:constexpr\s*)?\(([^;{}]*)\)\s*\{[^{}]*$")
+_SUM = re.compile(r"(?<=[<,])[\d ()]*\d[ )]*[*/+-][\d ()*/+-]*(?=[,>])")  # a template argument
 _MACRO_CALL = r"(?<![\w#])({})\s*\("
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Template arguments of a launch, and where they come from. `chained`: the launch itself names others."""
+    """Template arguments of a launch, and where they come from. `chained`: the launch itself names others.
+
+    `holds` are conditions of the host's under which it is launched so, with the template arguments of host functions in place.
+    """
 
     arguments: str
     where: str  # path:line
     site: LaunchSite
     chained: bool = False
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,34 @@ class _Place:
     at: int  # byte
 
 
-def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
-    """The template arguments at each launch, as far as the text shows; names that stay are in no function's own."""
+@dataclass(frozen=True)
+class _Written:
+    """Template arguments as written somewhere, where, and the host's conditions so far."""
+
+    arguments: str
+    where: str
+    holds: tuple[str, ...] = ()
+    left_open: bool = False  # it names parameters of a host template
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A host function, or a class around it, with the parameters of its template, () for none."""
+
+    name: str
+    parameters: tuple[str, ...]
+    is_class: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [parameter_name(p) for p in self.parameters]
+
+
+def launched_instances(program: Program, kernel: str, *, partly: bool = False) -> Iterator[Instance]:
+    """The template arguments at each launch, as far as the text shows; names that stay are in no function's own.
+
+    `partly`: those too that name parameters of host templates which nothing uses.
+    """
     try:
         found = readable_sites(program, kernel)
     except SourceError:
@@ -63,8 +98,11 @@ def launched_instances(program: Program, kernel: str) -> Iterator[Instance]:
         if site.template_args:
             where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
             plain = _COMMENT.sub(" ", site.template_args)
-            for arguments, origin in _followed(program, plain, place, where, _MOST_STEPS):
-                yield Instance(_squeezed(arguments), origin, site, _squeezed(arguments) != _squeezed(plain))
+            for each in _followed(program, _Written(plain, where), place, set()):
+                arguments = _squeezed(each.arguments)
+                if each.left_open and not partly:
+                    continue
+                yield Instance(arguments, each.where, site, arguments != _squeezed(plain), each.holds)
 
 
 def qualified(program: Program, arguments: str) -> str:
@@ -76,22 +114,6 @@ def qualified(program: Program, arguments: str) -> str:
 def defined_names(program: Program) -> frozenset[str]:
     """The names of the program's own classes, aliases, constants and functions."""
     return frozenset(_spaces(program))
-
-
-def enumerators(program: Program, kind: str) -> list[str]:
-    """The values of an enumeration of the program, as they are written behind its name; none where it is not seen."""
-    name = kind.rpartition("::")[2]
-    for path, data in program.files.items():
-        if path.endswith(".toml") or name.encode() not in data:
-            continue
-        for node in walk(parse(data, path).root):
-            named = node.child_by_field_name("name") if node.type == "enum_specifier" else None
-            body = node.child_by_field_name("body")
-            if named is not None and body is not None and text(named) == name:
-                return [
-                    f"{kind}::{text(each.children[0])}" for each in body.named_children if each.type == "enumerator"
-                ]
-    return []
 
 
 def function_objects(program: Program) -> list[str]:
@@ -119,33 +141,52 @@ def _start(program: Program, site: LaunchSite) -> int:
     return site.span.start if before < 0 else before
 
 
-def _followed(program: Program, arguments: str, place: _Place, where: str, steps: int) -> Iterator[tuple[str, str]]:
+def _followed(program: Program, written: _Written, place: _Place, seen: set[tuple[str, _Place]]) -> Iterator[_Written]:
+    arguments = written.arguments
+    if (arguments, place) in seen or len(seen) >= _MOST_FOUND:
+        return  # templates that call each other
+    seen.add((arguments, place))
     data = program.files[place.path]
     hosts = [f for f in parse(data, place.path).functions if f.qualifier != "global" and _around(f, place.at)]
-    own = {name for host in hosts for name in _own(host)}
+    around = [*(_Template(f.name, f.template_parameters) for f in reversed(hosts)), *_classes_around(data, place)]
+    own = {name for template in around for name in template.names}
+    holds = [*written.holds, *(_settled(program, h, place, hosts) for h in conditions_at(data, place.path, place.at))]
     done: set[str] = set()  # `using Traits = Traits<T>`: what is inside is another one
     for _ in range(_MOST_STEPS):
         open_ = [n for n in dict.fromkeys(_NAME.findall(arguments)) if n not in own | done]
-        values = {n: v for n in open_ if (v := _local(program, n, place, hosts)) is not None}
-        if not values or len(arguments) > _MOST_TEXT:
+        meanings = {n: m for n in open_ if (m := _local(program, n, place, hosts)) is not None}
+        if not meanings or len(arguments) > _MOST_TEXT:
             break
+        values = {n: m.arguments for n, m in meanings.items()}
+        holds += [h for m in meanings.values() for h in m.holds]
         done |= {n for n, v in values.items() if n in _NAME.findall(v)}
         arguments = _replaced(arguments, values)
     if not own & {*_NAME.findall(arguments)}:
-        yield arguments, where
+        yield replace(written, arguments=arguments, holds=tuple(holds))
         return
-    host = next((f for f in reversed(hosts) if f.template_parameters), None)
-    if host is None or steps == 0:
+    host = next((each for each in around if {*each.names} & {*_NAME.findall(arguments)}), None)
+    if host is None:
         return
+    followed = False
     for given, origin, caller in _uses(program, host):
         bound = _bound(host, given)
         if bound is not None:
-            text_ = _replaced(arguments, bound)
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
-            yield from _followed(program, text_, origin, line, steps - 1) if caller else iter(((text_, line),))
+            made = _Written(_replaced(arguments, bound), line, tuple(_replaced(h, bound) for h in holds))
+            for each in _followed(program, made, origin, seen) if caller else (made,):
+                followed = True
+                yield each
+    if not followed:  # some arguments may be known all the same
+        yield replace(written, arguments=arguments, holds=tuple(holds), left_open=True)
 
 
-def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> str | None:
+def _settled(program: Program, condition: str, place: _Place, hosts: list[Function]) -> str:
+    """A condition with the constants around it in place."""
+    values = {n: m.arguments for n in _NAME.findall(condition) if (m := _local(program, n, place, hosts)) is not None}
+    return _replaced(condition, values)
+
+
+def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> _Written | None:
     """What a name stands for that the functions around a place define before it, themselves or by a dispatch macro; else None."""
     start = min([f.body.start for f in hosts], default=place.at)
     before = program.files[place.path][start : place.at].decode("utf-8", "replace")
@@ -157,12 +198,15 @@ def _local(program: Program, name: str, place: _Place, hosts: list[Function]) ->
     )
     for pattern in patterns:
         if found := re.findall(pattern, before):
-            return str(found[-1]).strip()
+            return _Written(str(found[-1]).strip(), "")
     return _dispatched(program, name, before)
 
 
-def _dispatched(program: Program, name: str, before: str) -> str | None:
-    """The first value that a macro around a place gives a name: `SWITCH(x, NAME, …)` with `constexpr bool NAME = true;` in it."""
+def _dispatched(program: Program, name: str, before: str) -> _Written | None:
+    """The first value that a macro around a place gives a name: `SWITCH(x, NAME, …)` with `constexpr bool NAME = true;` in it.
+
+    The one behind `else` where the first asks for something optional.
+    """
     for path, data in program.files.items():
         for macro, definitions in function_macros(data, path).items() if path.rpartition(".")[2] != "toml" else ():
             for parameters, body in definitions:
@@ -171,12 +215,34 @@ def _dispatched(program: Program, name: str, before: str) -> str | None:
                 for call in reversed(list(re.finditer(_MACRO_CALL.format(re.escape(macro)), before))):
                     given = _arguments(before, call.end(), len(parameters))
                     expanded = _expanded(body, parameters, given)
-                    found = re.search(
-                        rf"\b(?:using\s+{name}|constexpr\s+(?:static\s+)?[\w:]+\s+{name})\s*=\s*([^;]+);", expanded
-                    ) or re.search(rf"\btypedef\s+([^;]+?)\s+{name}\s*;", expanded)
-                    if found:
-                        return found[1].strip()
-    return "float" if name == "scalar_t" and _TYPE_DISPATCH.search(before) else None
+                    if values := _defined_in(expanded, name):
+                        return _branch(expanded, values, before)
+    return _Written("float", "") if name == "scalar_t" and _TYPE_DISPATCH.search(before) else None
+
+
+def _defined_in(expanded: str, name: str) -> list[tuple[str, int]]:
+    """(value, where it stands) of each definition of a name in a macro's text."""
+    pattern = rf"\b(?:using\s+{name}|constexpr\s+(?:static\s+)?[\w:]+\s+{name})\s*=\s*([^;]+);"
+    found = [*re.finditer(pattern, expanded)] or [*re.finditer(rf"\btypedef\s+([^;]+?)\s+{name}\s*;", expanded)]
+    return [(match[1].strip(), match.start()) for match in found]
+
+
+def _branch(expanded: str, values: list[tuple[str, int]], before: str) -> _Written:
+    """Which of the values of a macro's branches to take, with the condition that holds there."""
+    first, at = values[0]
+    asked = _ASKED.search(expanded[:at])
+    if asked is None:
+        return _Written(first, "")
+    condition = asked[1].strip()
+    named = (
+        re.findall(rf"\b(?:bool|auto)\s+{re.escape(condition)}\s*=\s*([^;]+);", before)
+        if condition.isidentifier()
+        else []
+    )
+    condition = named[-1].strip() if named else condition
+    if asks_for_optional(condition) and len(values) > 1 and "else" in expanded[at : values[1][1]]:
+        return _Written(values[1][0], "")
+    return _Written(first, "", (condition,))
 
 
 def _arguments(written: str, start: int, most: int) -> list[str]:
@@ -201,9 +267,23 @@ def _expanded(body: str, parameters: tuple[str, ...], given: list[str]) -> str:
     return re.sub(r"\s*##\s*", "", put)
 
 
-def _uses(program: Program, host: Function) -> Iterator[tuple[list[str], _Place, bool]]:
+def _classes_around(data: bytes, place: _Place) -> Iterator[_Template]:
+    """The class templates around a place, the innermost first."""
+    node = parse(data, place.path).root.descendant_for_byte_range(place.at, place.at + 1)
+    while node is not None and node.parent is not None:
+        node, inside = node.parent, node
+        name = inside.child_by_field_name("name")
+        listed = node.child_by_field_name("parameters") if node.type == "template_declaration" else None
+        if inside.type in _NAMED[:2] and name is not None and name.type == "type_identifier" and listed is not None:
+            yield _Template(
+                text(name), tuple(text(each) for each in listed.named_children if each.type != "comment"), True
+            )
+
+
+def _uses(program: Program, host: _Template) -> Iterator[tuple[list[str], _Place, bool]]:
     """The template arguments that a host template is used with, the place of each, and whether a function is around it."""
-    named = re.compile(rf"(?<![\w.]){re.escape(host.name)}\s*<")
+    named = re.compile(rf"(?<![\w.])(?<!struct )(?<!class ){re.escape(host.name)}\s*<")
+    behind = re.compile(r">\s*(?:::|[\w{(;,)&])" if host.is_class else r">\s*[(,;)&]")
     count = 0
     for path, data in program.files.items():
         written = data.decode("latin-1")
@@ -213,7 +293,7 @@ def _uses(program: Program, host: Function) -> Iterator[tuple[list[str], _Place,
         plain = re.sub(r"\\(?=\r?\n)", " ", plain)  # as in the text of a macro
         for match in named.finditer(plain):
             close = closing(plain, match.end())
-            if close < 0 or not re.match(r">\s*[(,;)&]", plain[close : close + 20]):
+            if close < 0 or not behind.match(plain[close : close + 20]):
                 continue
             count += 1
             if count > _MOST_FOUND:
@@ -257,21 +337,17 @@ def _by_macro(
             yield expanded, _Place(path, call.start()), around
 
 
-def _bound(host: Function, given: list[str]) -> dict[str, str] | None:
+def _bound(host: _Template, given: list[str]) -> dict[str, str] | None:
     """A host template's parameters with what they are given, or their defaults; None where one has neither."""
     bound: dict[str, str] = {}
-    for at, parameter in enumerate(host.template_parameters):
+    for at, parameter in enumerate(host.parameters):
         head, _, default = parameter.partition("=")
         if "..." in head:
             continue
         value = given[at] if at < len(given) else default.strip()
         if value:
-            bound[head.split()[-1]] = value
-    return bound if len(given) <= len(host.template_parameters) else None
-
-
-def _own(host: Function) -> list[str]:
-    return [p.partition("=")[0].replace("...", " ").split()[-1] for p in host.template_parameters]
+            bound[parameter_name(parameter)] = value
+    return bound if len(given) <= len(host.parameters) else None
 
 
 def _around(function: Function, at: int) -> bool:
@@ -284,13 +360,25 @@ def _replaced(text: str, bound: Mapping[str, str]) -> str:
 
 def _squeezed(text: str) -> str:
     plain = _ACCUMULATED.sub(lambda m: "double" if m[1] == "double" else "float", text)
-    return re.sub(r"\s+", " ", plain).strip()
+    plain = re.sub(r"\s+", " ", plain).strip()
+    return _SUM.sub(lambda m: _folded(m[0]), f",{plain},")[1:-1].strip()
+
+
+def _folded(written: str) -> str:
+    """The number that arithmetic of plain numbers comes to; else the text."""
+    try:
+        return f" {evaluate_int(written, {})}"
+    except ArithmeticError_:
+        return written
 
 
 def _spaces(program: Program) -> dict[str, str]:
-    """The namespace of each name that the program defines outside of functions and classes, "" for none; the first counts."""
+    """The namespace of each name that the program defines outside of functions and classes, "" for none; the first counts.
+
+    What stands in for a library counts as well.
+    """
     found: dict[str, str] = {}
-    for path, data in program.files.items():
+    for path, data in (*program.files.items(), *standins_of(program.files)):
         for name, space in _defined(data, path) if not path.endswith(".toml") else ():
             found.setdefault(name, space)
     return found

@@ -18,11 +18,15 @@ from engine.cuda.parse import parse, span, text, walk
 from engine.cuda.readable_text import has_launch
 from engine.model import Program
 
-_POINTED = re.compile(r"([A-Za-z_]\w*)\s*=\s*(?:\(\s*(?:const\s+)?void\s*\*\s*\)\s*)?&?\s*(?:[A-Za-z_]\w*::)*$")
+_POINTED = re.compile(
+    r"([A-Za-z_]\w*)\s*=\s*(?:[^;{}]*[?:]\s*)?(?:\(\s*(?:const\s+)?void\s*\*\s*\)\s*)?&?\s*(?:[A-Za-z_]\w*::)*$"
+)
 _LISTED = re.compile(r"cudaLaunch(?:Cooperative)?Kernel$")  # (kernel, grid, block, arguments, shared, stream)
 _CONFIGURED = re.compile(r"cudaLaunchKernelEx(C?)$")  # (&configuration, kernel, arguments…), or a list of them
 _FIELDS = ("gridDim", "blockDim", "dynamicSmemBytes")
 _ADDRESS = re.compile(r"^(?:\([^()]*\)\s*|(?:reinterpret|const|static)_cast\s*<[^<>]*>\s*)?\(?\s*&?\s*(.*?)\)?$", re.S)
+_ENDS = re.compile(r"\s*(?:;|:[^;{}]*;)")  # of a pointer's value; `c ? &a : &b` is one
+_MOST_BEFORE = 400  # characters of that value before and after the kernel's name
 _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 
@@ -99,8 +103,8 @@ def _each_reference(unit: Unit, plain: str) -> Iterator[_KernelReference]:
             if close < 0:
                 continue
             template, end = written[end + opened.end() : close].strip(), close + 1
-        pointed = _POINTED.search(written[max(0, match.start() - 200) : match.start()])
-        pointer = pointed[1] if pointed and re.match(r"\s*;", written[end : end + 20]) else ""
+        pointed = _POINTED.search(written[max(0, match.start() - _MOST_BEFORE) : match.start()])
+        pointer = pointed[1] if pointed and _ENDS.match(written[end : end + _MOST_BEFORE]) else ""
         yield _KernelReference(match.start(), end, template, pointer, _scope(node))
 
 

@@ -392,6 +392,8 @@ def _parameters(node: Node) -> Iterator[Parameter]:
             if after.lstrip().startswith("["):
                 written += "*"
         pointer = "*" in written
+        if name is None and not pointer and written == "void":
+            continue  # `f(void)`
         base = _QUALIFIERS.sub(" ", text(kind)) if kind is not None else _QUALIFIERS.sub(" ", written)
         pointee = written.split("*", 1)[0]
         yield Parameter(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-
-from tree_sitter import Node
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from engine.arith import ArithmeticError_, Number, evaluate
 from engine.cuda.aliases import aliases
-from engine.cuda.parse import parse, text, walk
+from engine.cuda.records import Record, matching, records, split_arguments, substituted
 from engine.cuda.standins import standins_of
 from engine.model import Program
 
@@ -24,28 +22,10 @@ _SIZES = {
     "uint2": 8, "float3": 12, "int3": 12, "float4": 16, "int4": 16, "uint4": 16, "double2": 16,
 }  # fmt: skip
 _MAX_ALIASES = 16  # typedefs of typedefs; also ends a cycle
-_MAX_TEXT = 1_000  # characters of a value: constants that each use the one before twice double it
-_NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
 _WORDS = re.compile(r"\b(?:const|volatile|typename|struct|class)\b")
-_CLASSES = ("struct_specifier", "class_specifier")
+_Instance = tuple[Record, Mapping[str, str]]  # a class, and what its template's parameters stand for
 
-
-@dataclass(frozen=True)
-class Record:
-    """A class: its template's parameters as (name, default), those that are types, and the values of its constants, as text."""
-
-    parameters: tuple[tuple[str, str], ...]
-    types: frozenset[str]
-    constants: Mapping[str, str]
-
-    def value(self, name: str) -> str:
-        """Of a constant, in terms of none of the others."""
-        written = self.constants[name]
-        for _ in range(_MAX_ALIASES):
-            if not self.constants.keys() & {*_NAME.findall(written)} or len(written) > _MAX_TEXT:
-                break
-            written = _NAME.sub(lambda m: f"({self.constants[m[0]]})" if m[0] in self.constants else m[0], written)
-        return written
+__all__ = ["Member", "TypeNames", "split_arguments"]
 
 
 @dataclass(frozen=True)
@@ -57,17 +37,25 @@ class Member:
     values: Mapping[str, str]
 
 
+def _plain_number(written: str) -> Number | None:
+    with contextlib.suppress(ArithmeticError_):
+        return evaluate(written, {})
+    return None
+
+
 @dataclass
 class TypeNames:
     """The types of one program. `bound` are names that stand for types at one place: a template's parameters.
 
-    `defines` and `include` are what the compiler is told, as in `aliases`.
+    `defines` and `include` are what the compiler is told, as in `aliases`. `value` gives a template argument that is a number.
     """
 
     program: Program
     defines: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     bound: Mapping[str, str] = field(default_factory=dict)
+    value: Callable[[str], Number | None] = _plain_number
+    depth: int = 0  # of classes whose arguments name classes
 
     @cached_property
     def _aliases(self) -> Mapping[str, str]:
@@ -84,7 +72,7 @@ class TypeNames:
 
     def within(self, bound: Mapping[str, str]) -> TypeNames:
         """The same program at another place."""
-        other = TypeNames(self.program, self.defines, self.include, bound)
+        other = replace(self, bound=bound)
         other.__dict__["_aliases"] = self._aliases
         return other
 
@@ -92,7 +80,7 @@ class TypeNames:
         """The type that a name stands for in the end, as text; what is no other name for a type stays."""
         for _ in range(_MAX_ALIASES):
             text = " ".join(_WORDS.sub(" ", text).split())
-            following = self.bound.get(text) or (None if text in _SIZES else self._aliases.get(text.split("::")[-1]))
+            following = self.bound.get(text) or (None if text in _SIZES else self._aliased(text))
             if not following or following == text:
                 return text
             text = following
@@ -108,85 +96,92 @@ class TypeNames:
 
         Raises LookupError where it names several, or one without such a constant.
         """
-        base, _, rest = self.plain(scope).partition("<")
+        instance = self._instance(scope)
+        if instance is None:
+            return None
+        owner = self._owner(instance, lambda record: name in record.constants)
+        if owner is None:
+            raise LookupError(f"{scope}::{name}")
+        record, bound = owner
+        types = {n: self.plain(v) for n, v in bound.items() if n in record.types}
+        return Member(record.closed(name), types, {n: v for n, v in bound.items() if n not in types})
+
+    def _aliased(self, text: str) -> str | None:
+        """What a name for a type, perhaps one of a class, stands for directly; None where it is no such name."""
+        scope, name = _scoped(text)
+        if scope and name.isidentifier():
+            with contextlib.suppress(LookupError):
+                instance = self._instance(scope)
+                owner = self._owner(instance, lambda record: name in record.kinds) if instance is not None else None
+                if owner is not None:
+                    return substituted(owner[0].closed(name), owner[1])
+        return self._aliases.get(text.split("::")[-1])
+
+    def _instance(self, scope: str) -> _Instance | None:
+        """The class that a text names, with what its template's parameters stand for; None where it is none of the program.
+
+        Raises LookupError where several may be meant.
+        """
+        if self.depth > _MAX_ALIASES:
+            raise LookupError(scope)
+        inner = replace(self, depth=self.depth + 1)
+        inner.__dict__["_aliases"] = self._aliases
+        base, _, rest = _scoped(inner.plain(scope))[1].partition("<")
         found = [
             record
             for path, data in (*self.program.files.items(), *standins_of(self.program.files))
             if not path.endswith(".toml")
-            for record in _records(data, path).get(base.strip().split("::")[-1], ())
+            for record in records(data, path).get(base.strip(), ())
         ]
         if not found:
             return None
-        if len(found) > 1 or name not in found[0].constants:
-            raise LookupError(f"{scope}::{name}")
-        given = split_arguments(rest.strip().removesuffix(">")) if rest else []
-        types, values = {}, {}
-        for at, (parameter, default) in enumerate(found[0].parameters):
-            argument = given[at] if at < len(given) else default
-            if parameter in found[0].types:
-                types[parameter] = self.plain(argument)
-            else:
-                values[parameter] = argument
-        return Member(found[0].value(name), types, values)
-
-
-def split_arguments(text: str) -> list[str]:
-    """Template arguments, or those of a call, at the commas that stand in no brackets."""
-    parts, depth, current = [], 0, ""
-    for char in text:
-        depth += char in "<([{"
-        depth -= char in ">)]}"
-        if char == "," and depth == 0:
-            parts.append(current.strip())
-            current = ""
+        given = [inner._settled(a) for a in split_arguments(rest.strip().removesuffix(">"))] if rest else []
+        if len(found) == 1 and not found[0].pattern:
+            return found[0], matching(found[0], given) or {}
+        primary = [record for record in found if not record.pattern]
+        if len(primary) == 1:  # with its defaults, for which a specialisation may be
+            bound = matching(primary[0], given) or {}
+            given = [inner._settled(value) for value in bound.values()]
+            defaults = tuple(default for _, default in primary[0].parameters)
+            found = [replace(r, pattern=(*r.pattern, *defaults[len(r.pattern) :])) if r.pattern else r for r in found]
+        special = [(r, b) for r in found if r.pattern and (b := matching(r, given, inner._normal(r))) is not None]
+        if special:
+            least = min(len(bound) for _, bound in special)
+            closest = [each for each in special if len(each[1]) == least]
         else:
-            current += char
-    return [*parts, current.strip()] if current.strip() else parts
+            closest = [(record, matching(record, given) or {}) for record in primary]
+        if len(closest) != 1 or not (primary or special):
+            raise LookupError(scope)
+        return closest[0]
+
+    def _owner(self, instance: _Instance, holds: Callable[[Record], bool], depth: int = 0) -> _Instance | None:
+        """The class itself or the base of it for which that holds."""
+        record, bound = instance
+        if holds(record):
+            return instance
+        for base in record.bases if depth < _MAX_ALIASES else ():
+            above = self._instance(substituted(record.closed(base), bound))
+            if above is not None and (owner := self._owner(above, holds, depth + 1)) is not None:
+                return owner
+        return None
+
+    def _settled(self, argument: str) -> str:
+        """A template argument without names that stand for others here: a number, or a type."""
+        closed = substituted(argument, self.bound)
+        number = self.value(closed)
+        return self.plain(closed) if number is None else str(number)
+
+    def _normal(self, record: Record) -> dict[str, str]:
+        own = {parameter for parameter, _ in record.parameters}
+        return {e: self.within({})._settled(e) for e in record.pattern if e not in own}
 
 
-@lru_cache(maxsize=64)
-def _records(data: bytes, path: str) -> Mapping[str, tuple[Record, ...]]:
-    """The classes that a file defines; a specialisation is one more of the name."""
-    found: dict[str, tuple[Record, ...]] = {}
-    for node in walk(parse(data, path).root):
-        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        if node.type in _CLASSES and name is not None and body is not None:
-            plain = text(name).partition("<")[0].strip()
-            found[plain] = (*found.get(plain, ()), _record(node, body))
-    return found
-
-
-def _record(node: Node, body: Node) -> Record:
-    parameters: list[tuple[str, str]] = []
-    types: set[str] = set()
-    above = node.parent
-    if above is not None and above.type == "template_declaration":
-        for each in (above.child_by_field_name("parameters") or above).named_children:
-            head, _, default = text(each).partition("=")
-            words = head.replace("...", " ").split()
-            if each.type != "comment" and words:
-                parameters.append((words[-1], default.strip()))
-                types |= {words[-1]} if "type_parameter" in each.type else set()
-    constants: dict[str, str] = {}
-    for member in body.named_children:
-        held = any(text(c) in ("const", "constexpr") for c in member.children)
-        static = any(text(c) in ("static", "constexpr") for c in member.children)
-        if member.type == "field_declaration" and held and static:
-            constants.update(_declared(member))
-        for enumerator in walk(member) if member.type == "field_declaration" else ():
-            if enumerator.type == "enumerator":
-                name, value = enumerator.child_by_field_name("name"), enumerator.child_by_field_name("value")
-                if name is not None and value is not None:
-                    constants[text(name)] = text(value)
-    return Record(tuple(parameters), frozenset(types), constants)
-
-
-def _declared(member: Node) -> Iterable[tuple[str, str]]:
-    """(name, value) of what a field's declaration declares: each value follows its name."""
-    name = ""
-    for index, child in enumerate(member.children):
-        kind = member.field_name_for_child(index)
-        if kind == "declarator":
-            name = text(child) if child.type == "field_identifier" else ""
-        elif kind == "default_value" and name:
-            yield name, text(child).removeprefix("{").removesuffix("}")
+def _scoped(text: str) -> tuple[str, str]:
+    """What stands before the last `::` outside of brackets, and behind it."""
+    depth = round_ = 0
+    for at in range(len(text) - 1, 0, -1):
+        round_ += (text[at] == ")") - (text[at] == "(")
+        depth += (text[at] == ">" and not round_) - (text[at] == "<" and not round_)
+        if depth == 0 == round_ and text[at - 1 : at + 1] == "::":
+            return text[: at - 1], text[at + 1 :].strip()
+    return "", text

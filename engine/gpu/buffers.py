@@ -20,6 +20,8 @@ def tool_kind(dtype: DType) -> str:
     """The suffix of the tool kernels for this element type."""
     if dtype.bfloat:
         return "bfloat16"
+    if dtype.eight is not None:
+        return "e4m3" if dtype.eight.fraction == 3 else "e5m2"
     if dtype.kind == "bytes":
         return "uint8"
     return str(dtype.storage.name)
@@ -111,8 +113,8 @@ class CaseBuffers:
         """Draw an argument's contents by a kernel of ours; False where there is none for it."""
         name = argument.name
         arena, dtype, found = self._first(name), self.dtypes[name], self._from(argument, family)
-        if found is None or (isinstance(found, Draw) and found.ordered and dtype.bfloat):
-            return False  # the bits of a bfloat16 do not order as integers
+        if found is None or (isinstance(found, Draw) and found.ordered and dtype.coded):
+            return False  # the bits of such a float do not order as integers
         found = replace(found, seed=seed_of(self.spec, self.case, argument, family, seed))
         if isinstance(found, Draw):
             self._tools.draw(tool_kind(dtype), arena.address(name), self.counts[name], found, salt)

@@ -1,6 +1,7 @@
 // The worker's own kernels: fill, draw, hash, guard check, widen, perturb, compare. Compiled by the same compiler as candidates.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -20,6 +21,8 @@ __device__ __forceinline__ double as_double(float v) { return v; }
 __device__ __forceinline__ double as_double(double v) { return v; }
 __device__ __forceinline__ double as_double(__half v) { return __half2float(v); }
 __device__ __forceinline__ double as_double(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ double as_double(__nv_fp8_e4m3 v) { return (double)(float)v; }
+__device__ __forceinline__ double as_double(__nv_fp8_e5m2 v) { return (double)(float)v; }
 template <typename T>
 __device__ __forceinline__ double as_double(T v) { return (double)v; }
 
@@ -157,6 +160,8 @@ template <typename T> struct Drawn { typedef double type; };
 template <> struct Drawn<float> { typedef float type; };
 template <> struct Drawn<__half> { typedef float type; };
 template <> struct Drawn<__nv_bfloat16> { typedef float type; };
+template <> struct Drawn<__nv_fp8_e4m3> { typedef float type; };
+template <> struct Drawn<__nv_fp8_e5m2> { typedef float type; };
 
 template <typename T>
 struct alignas(2 * sizeof(T)) Pair { T first, second; };
@@ -168,6 +173,8 @@ __device__ __forceinline__ void put(__nv_bfloat16* p, double v) { *p = __double2
 __device__ __forceinline__ void put(float* p, float v) { *p = v; }
 __device__ __forceinline__ void put(__half* p, float v) { *p = __float2half(v); }
 __device__ __forceinline__ void put(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }
+__device__ __forceinline__ void put(__nv_fp8_e4m3* p, float v) { *p = __nv_fp8_e4m3(v); }
+__device__ __forceinline__ void put(__nv_fp8_e5m2* p, float v) { *p = __nv_fp8_e5m2(v); }
 template <typename T>
 __device__ __forceinline__ void put(T* p, double v) { *p = (T)(long long)v; }
 
@@ -243,6 +250,8 @@ FOR_TYPE(float32, float)
 FOR_TYPE(float64, double)
 FOR_TYPE(float16, __half)
 FOR_TYPE(bfloat16, __nv_bfloat16)
+FOR_TYPE(e4m3, __nv_fp8_e4m3)
+FOR_TYPE(e5m2, __nv_fp8_e5m2)
 FOR_TYPE(int8, signed char)
 FOR_TYPE(uint8, unsigned char)
 FOR_TYPE(int16, short)

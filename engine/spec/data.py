@@ -335,6 +335,9 @@ def _below(high: float, dtype: DType) -> float:
     """The largest value of the type below `high`."""
     if dtype.storage == np.float64:
         return float(np.nextafter(high, -np.inf))
+    if dtype.eight is not None:
+        values = dtype.to_float64(np.arange(256, dtype=np.uint8))
+        return float(values[np.isfinite(values) & (values < high)].max())
     if dtype.bfloat:
         # The bits of a positive float order as integers; truncating them rounds toward zero.
         single = np.nextafter(np.float32(high), np.float32(-np.inf)) if np.float32(high) >= high else np.float32(high)
@@ -370,7 +373,7 @@ def _put_zeros(data: Array, seed: int, xp: Any) -> None:
 
 
 def _cast(data: Array, dtype: DType) -> Array:
-    if dtype.bfloat:
+    if dtype.coded:
         return dtype.from_float64(data)
     return data.astype(dtype.storage, copy=False)
 

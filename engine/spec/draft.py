@@ -26,6 +26,7 @@ from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, indirect
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
+from engine.spec.related_values import set_values
 from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
@@ -251,6 +252,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     note_shared(program, kernel, parts)
     set_passed(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
+    set_values(program, kernel, template_args, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = _set_strides(parts, way, usage)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from engine.cuda.enumerations import first_value
 from engine.cuda.kernel import Parameter
+from engine.errors import SpecError
 from engine.spec.drafted_type import ParameterTypes
-from engine.spec.dtypes import DType
+from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Role
 from engine.spec.library_views import View, view_of
@@ -46,9 +48,22 @@ def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, mis
         missing.append(found.gap)
     elif not parameter.pointer and found.layout is not None and _by_fields(parameter, found.layout, usage):
         return _of_struct(types, parameter, found.layout, usage, missing)
+    own_name = found.dtype is not None and not parameter.pointer and not _is_builtin(parameter.base)
+    first = first_value(types.program, parameter.base) if own_name else None
+    if first is not None and found.dtype is not None:
+        note = f"assumed: {first[0]}, the first of its values"
+        return [Part(Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1])), [note])]
     if parameter.pointer:
         return [_of_pointer(parameter, found.dtype, usage)]
     return [_of_value(parameter, found.dtype, found.layout, found.gap is not None, usage, missing)]
+
+
+def _is_builtin(kind: str) -> bool:
+    try:
+        parse_dtype(kind)
+    except SpecError:
+        return False
+    return True
 
 
 def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:

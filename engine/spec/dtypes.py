@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,11 +19,51 @@ _MAX_STRUCT = 4096  # CUDA passes at most 4 KiB of arguments by value before 12.
 
 
 @dataclass(frozen=True)
+class _Eight:
+    """A float of eight bits: a sign, an exponent with a bias, `fraction` bits. `last` are the bits of its largest number, `infinity` 0
+    where it has none (OCP 8-bit Floating Point Specification 1.0)."""
+
+    fraction: int
+    bias: int
+    last: int
+    infinity: int
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value."""
+        return float(self.values(np.array([self.last], np.uint8))[0])
+
+    def values(self, array: Array) -> Array:
+        """float64 values of bits."""
+        bits = array.astype("int64")
+        magnitude = bits & 0x7F
+        exponent = magnitude >> self.fraction
+        count = (magnitude & ((1 << self.fraction) - 1)) + ((exponent > 0).astype("int64") << self.fraction)
+        found = count * 2.0 ** (exponent.clip(1, None) - self.bias - self.fraction).astype("float64")
+        found[magnitude > self.last] = np.nan
+        if self.infinity:
+            found[magnitude == self.infinity] = np.inf
+        return found * (1.0 - 2.0 * (bits >> 7))
+
+    def bits(self, array: Array) -> Array:
+        """Bits of float64 values, rounded to nearest even; what is too large becomes the largest number."""
+        wide = array.astype("float64")
+        nan, sign = wide != wide, (wide.view("int64") < 0).astype("int64") << 7
+        size = abs(wide).clip(0.0, 2 * self.largest)
+        size[nan] = 0.0
+        exponent = ((size.view("int64") >> 52) - 1023).clip(1 - self.bias, None)
+        count = (size * 2.0 ** (self.fraction - exponent).astype("float64")).round().astype("int64")
+        found = (((exponent - 1 + self.bias) << self.fraction) + count).clip(0, self.last) | sign
+        found[nan] = 0x7F
+        return found.astype("uint8")
+
+
+@dataclass(frozen=True)
 class DType:
     """The type of one element.
 
-    A flat array of n elements has n * `lanes` entries of `storage`. `kind` tells how the bits are read; bfloat16 lies
-    in uint16 and bool in uint8, because numpy has no bfloat16 and not every byte is a bool. `epsilon` is the distance
+    A flat array of n elements has n * `lanes` entries of `storage`. `kind` tells how the bits are read; `coded` floats lie in
+    whole numbers, as numpy has none of them, and bool in uint8, because not every byte is a bool. `epsilon` is the distance
     from 1 to the next larger number (0 for types without fractions).
     """
 
@@ -33,6 +73,12 @@ class DType:
     lanes: int = 1
     epsilon: float = 0.0
     bfloat: bool = False
+    eight: _Eight | None = None  # of floats of eight bits
+
+    @property
+    def coded(self) -> bool:
+        """Whether `storage` holds the bits of floats."""
+        return self.bfloat or self.eight is not None
 
     @property
     def itemsize(self) -> int:
@@ -49,6 +95,8 @@ class DType:
         """Smallest and largest finite value of a lane."""
         if self.bfloat:
             return -_BF16_MAX, _BF16_MAX
+        if self.eight is not None:
+            return -self.eight.largest, self.eight.largest
         if self.kind == "float":
             info = np.finfo(self.storage)
             return float(info.min), float(info.max)
@@ -62,22 +110,28 @@ class DType:
         """The smallest normal number above zero; 0 for types without fractions."""
         if self.kind != "float":
             return 0.0
+        if self.eight is not None:
+            return 2.0 ** (1 - self.eight.bias)
         return float(np.finfo(np.float32 if self.bfloat else self.storage).tiny)
 
     def to_float64(self, array: Array) -> Array:
         """The values of a storage array as float64, same shape. Exact but for integers beyond 2**53."""
         if self.bfloat:
             return (array.astype("uint32") << 16).view("float32").astype("float64")
+        if self.eight is not None:
+            return self.eight.values(array)
         return array.astype("float64")
 
     def from_float64(self, array: Array) -> Array:
         """float64 values as a storage array, same shape.
 
-        Floats round to nearest, ties to even (bfloat16 once, not by way of a rounded float32). Integers truncate and
-        must be in range.
+        Floats round to nearest, ties to even (bfloat16 once, not by way of a rounded float32); those of eight bits saturate.
+        Integers truncate and must be in range.
         """
         if self.bfloat:
             return _to_bfloat16(array)
+        if self.eight is not None:
+            return self.eight.bits(array)
         return array.astype(self.storage)
 
 
@@ -105,6 +159,8 @@ def _scalars() -> dict[str, DType]:
         DType("double", "float", np.dtype(np.float64), epsilon=2.0**-52),
         DType("half", "float", np.dtype(np.float16), epsilon=2.0**-10),
         DType("bfloat16", "float", np.dtype(np.uint16), epsilon=2.0**-7, bfloat=True),
+        DType("fp8_e4m3", "float", np.dtype(np.uint8), epsilon=2.0**-3, eight=_Eight(3, 7, 0x7E, 0)),
+        DType("fp8_e5m2", "float", np.dtype(np.uint8), epsilon=2.0**-2, eight=_Eight(2, 15, 0x7B, 0x7C)),
         DType("bool", "bool", np.dtype(np.uint8)),
     ]
     for bits in (8, 16, 32, 64):
@@ -116,13 +172,15 @@ def _scalars() -> dict[str, DType]:
 _SCALARS = _scalars()
 
 _SPELLINGS: dict[str, str] = {
-    "float32": "float", "float64": "double", "float16": "half", "__half": "half", "fp16": "half", "half_t": "half",
+    "float32": "float", "float64": "double", "float16": "half", "__half": "half", "nv_half": "half", "fp16": "half", "half_t": "half",
     "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "__nv_bfloat16_raw": "bfloat16", "bf16": "bfloat16",
     "__half_raw": "half", "float_t": "float", "double_t": "double",
     "size_t": "uint64", "ssize_t": "int64", "ptrdiff_t": "int64", "intptr_t": "int64", "uintptr_t": "uint64",
     "uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64", "ulonglong": "uint64",
     "longlong": "int64", "schar": "int8", "byte": "uint8", "clock_t": "int64",
     "at::Half": "half", "c10::Half": "half", "at::BFloat16": "bfloat16", "c10::BFloat16": "bfloat16",
+    "__nv_fp8_e4m3": "fp8_e4m3", "__nv_fp8_e5m2": "fp8_e5m2", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2",
+    "cutlass::float_e4m3_t": "fp8_e4m3", "cutlass::float_e5m2_t": "fp8_e5m2",
     **{f"{u}int{b}_t": f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)},
 }  # fmt: skip
 
@@ -133,9 +191,10 @@ _VECTORS: dict[str, str] = {
     "double": "double",
 }  # fmt: skip
 _VECTOR_SPELLINGS: dict[str, str] = {
-    "__half2": "half2", "__nv_bfloat162": "bfloat162", "nv_bfloat162": "bfloat162", "bf162": "bfloat162",
+    "__half2": "half2", "nv_half2": "half2", "__nv_bfloat162": "bfloat162", "nv_bfloat162": "bfloat162", "bf162": "bfloat162",
     "cuComplex": "float2", "cuFloatComplex": "float2", "cuDoubleComplex": "double2", "dim3": "uint3",
     "double4_16a": "double4", "double4_32a": "double4",
+    **{f"__nv_fp8x{n}_e{e}": f"fp8x{n}_e{e}" for n in (2, 4) for e in ("4m3", "5m2")},
 }  # fmt: skip
 
 
@@ -146,9 +205,10 @@ def _vectors() -> dict[str, DType]:
         for lanes in (1, 2, 3, 4):
             name = f"{prefix}{lanes}"
             found[name] = DType(name, base.kind, base.storage, lanes, base.epsilon)
-    for name, lane in (("half2", "half"), ("bfloat162", "bfloat16")):
-        base = _SCALARS[lane]
-        found[name] = DType(name, base.kind, base.storage, 2, base.epsilon, base.bfloat)
+    small = [("half2", "half", 2), ("bfloat162", "bfloat16", 2)]
+    small += [(f"fp8x{n}_{form}", f"fp8_{form}", n) for n in (2, 4) for form in ("e4m3", "e5m2")]
+    for name, lane, lanes in small:
+        found[name] = replace(_SCALARS[lane], name=name, lanes=lanes)
     return found
 
 

@@ -128,6 +128,11 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] 
     for text in candidates(names):
         if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
+    for text in products(names) if len(trials) > 1 else ():
+        values = [value_at(text, sizes) or 0 for sizes, _ in trials]
+        times, rest = divmod(trials[0][1], values[0]) if values[0] else (0, 1)
+        if times > 1 and not rest and all(touched == times * v for (_, touched), v in zip(trials, values, strict=True)):
+            return Extent(f"{times}*{text}", True)  # rows of a constant length
     for text in grids:
         blocks = [value_at(text, sizes) or 0 for sizes, _ in trials]
         each = {touched / count if count else 0.0 for (_, touched), count in zip(trials, blocks, strict=True)}

@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from engine import arith
 from engine.cuda.definitions import expression
+from engine.cuda.host_definitions import only
 from engine.cuda.host_scope import HostScope, UnknownName
 from engine.cuda.kernel import LaunchSite, Unit
 from engine.cuda.launch import part_node
@@ -42,7 +43,7 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     if described.template_args:
         kinds = {s: _instance(program, s.path, s.template_args, described.template_args) for s in matching}
         matching = tuple(s for s in matching if kinds[s]) or tuple(s for s in matching if kinds[s] is None)
-    for site in matching:
+    for site in tuple(s for s in matching if not _left_out(program, spec, step, s)) or matching:
         try:
             visible.append((site, _site_config(program, spec, step, site, sizes)))
         except SourceError as error:
@@ -83,6 +84,25 @@ def _instance(program: Program, path: str, written: str, wanted: str) -> bool | 
         elif _squeezed(a) != _squeezed(b):
             same = None
     return same if written else None
+
+
+def _left_out(program: Program, spec: KernelSpec, step: int, site: LaunchSite) -> bool:
+    """Whether a launch stands behind a condition of constants alone that does not hold in the instance that the spec wants."""
+    unit = parse(program.files[site.path], site.path)
+    described = spec.steps[step]
+    known = {**_template_values(described.template_args, site.template_args, {}), **dict(_defines(spec, {}))}
+    types = TypeNames(program, spec.compile.defines, spec.compile.include, _template_types(program, described, site))
+    scope = HostScope(program, unit, known, types=types)
+    node: Node | None = unit.root.descendant_for_byte_range(site.span.start, site.span.end)
+    while node is not None and node.type != "function_definition":
+        above = node.parent
+        if above is not None and above.type == "if_statement":
+            condition, first = above.child_by_field_name("condition"), above.child_by_field_name("consequence")
+            with contextlib.suppress(SourceError):
+                if condition is not None and bool(scope.number(only(condition))) != (node == first):
+                    return True
+        node = above
+    return False
 
 
 def _constant(program: Program, path: str, text: str) -> arith.Number | None:

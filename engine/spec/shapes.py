@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,9 +70,28 @@ def launchable_shapes(
     """
     spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
     lengths = {n for n in sizes if n not in host and n not in divided.values() and not _SMALL.search(n)}
+    counting = _counting_blocks(program, spec, lengths)
+    spec = replace(spec, check=tuple(_few(case, counting, at) for at, case in enumerate(spec.check)))
     if whole:
         spec = replace(spec, check=_whole_tiles(program, spec, lengths))
     return _launchable(program, spec, lengths)
+
+
+def _counting_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> set[str]:
+    """Sizes that the grid alone depends on: with few blocks each has to go around, as it does with many rows."""
+    extents = [a.size for a in spec.arguments if a.role != "scalar"]
+    inside = set(re.findall(r"\w+", " ".join(extents))) if all(extents) else set()
+    found, sizes = set(), spec.check[0].sizes
+    for name in lengths - inside if lengths & inside else ():
+        with contextlib.suppress(SourceError):
+            grids = {evaluate(program, spec, 0, {**sizes, name: count}).grid for count in (1, 2, _TILE)}
+            found |= {name} if len(grids) == 3 else set()
+    return found
+
+
+def _few(case: Case, names: set[str], at: int) -> Case:
+    sizes = {n: min(int(v), 1 + at % 3) if n in names else v for n, v in case.sizes.items()}
+    return Case(case_name(sizes), sizes) if names else case
 
 
 def _divisible(case: Case, divided: Mapping[str, str], part: int) -> Case:

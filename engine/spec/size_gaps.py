@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.model import Program
@@ -12,6 +12,7 @@ from engine.spec.gaps import Gap
 from engine.spec.indirect import Indirect
 from engine.spec.usage import Usage
 
+_STRIDE = re.compile(r"stride|step|pitch", re.IGNORECASE)  # what is 1 where it is assumed, and mostly is not
 _MOST_SHOWN = 4  # names in a sentence
 _ALLOCATION = re.compile(r"alloc|resize|vector|empty|zeros|\bnew\b|reserve", re.IGNORECASE)
 
@@ -42,10 +43,18 @@ def no_size(name: str, reach: Reach, untried: str, looked_up: bool) -> str:
     if not reach.tried:
         return "the text does not show it"
     if name in reach.touched:
-        names = "', '".join(reach.assumed[:_MOST_SHOWN])
-        told = f" where '{names}' {'are' if len(reach.assumed) > 1 else 'is'} as assumed" if names else ""
-        return f"no expression of the sizes explains what is touched{told}"
-    return f"trial runs end early: the kernel {reach.ended}" if reach.ended else "no trial run touches it"
+        return f"no expression of the sizes explains what is touched{_as_assumed(reach.assumed)}"
+    strides = [each for each in reach.assumed if _STRIDE.search(each)]
+    return (
+        f"trial runs end early: the kernel {reach.ended}{_as_assumed(strides)}"
+        if reach.ended
+        else "no trial run touches it"
+    )
+
+
+def _as_assumed(names: Sequence[str]) -> str:
+    shown = "', '".join(names[:_MOST_SHOWN])
+    return f" where '{shown}' {'are' if len(names) > 1 else 'is'} as assumed" if names else ""
 
 
 def beyond(program: Program, usage: Usage, extents: Collection[str]) -> Iterator[Gap]:

@@ -11,6 +11,7 @@ import numpy as np
 from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.compile.fallback_headers import fallbacks_of
 from engine.cuda.constants import integers, words
 from engine.cuda.kernel import Unit
 from engine.cuda.parse import declared, parse, text, walk
@@ -182,7 +183,8 @@ class _Reader:
 
     @cached_property
     def _files(self) -> list[tuple[str, bytes]]:
-        return [*self.program.files.items(), *standins_of(self.program.files)]
+        files = self.program.files
+        return [*files.items(), *standins_of(files), *fallbacks_of(files)]
 
     def _classes(self, name: str) -> Iterator[tuple[Unit, Node]]:
         for path, data in self._files:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from engine.cuda.instances import Instance, defined_names, enumerators, function_objects, launched_instances, qualified
+from engine.cuda.enumerations import enumerators
+from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.parse import parse
-from engine.cuda.typenames import split_arguments
+from engine.cuda.records import parameter_name, records, split_arguments
 from engine.errors import SpecError
 from engine.model import Program
 from engine.spec.dtypes import parse_dtype
@@ -43,7 +44,11 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
     if not open_:
         return template_defaults(kernel)
-    chosen = [_assumed(unit, kernel, parameter) for parameter in open_]
+    told = _partly(program, kernel, names, own)
+    chosen = [
+        told.get(_own(parameter)) or _specialised(program, unit, kernel, parameter) or _assumed(unit, kernel, parameter)
+        for parameter in open_
+    ]
     for parameter, value in zip(open_, chosen, strict=True):
         if value == "?":
             such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
@@ -52,6 +57,33 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
             missing.append(Gap(asked, "kernel"))
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
+
+
+def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> dict[str, str]:
+    """The template arguments that are concrete at a launch of which not all are: of the one with the most of them."""
+    best: dict[str, str] = {}
+    for instance in launched_instances(program, kernel.name, partly=True):
+        given = zip(kernel.template_parameters, split_arguments(instance.arguments), strict=False)
+        found = {_own(p): qualified(program, a) for p, a in given if _concrete(a, names, own)}
+        best = max(best, found, key=len)
+    return best
+
+
+def _specialised(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> str:
+    """The first type for which a class is defined that the kernel names with the parameter, where it is for some types alone; else ""."""
+    own, body = _own(parameter), unit.text(kernel.body)
+    for name in dict.fromkeys(re.findall(rf"\b([A-Za-z_]\w*)\s*<\s*{re.escape(own)}\s*>", body)):
+        found = [
+            record
+            for path, data in program.files.items()
+            if not path.endswith(".toml")
+            for record in records(data, path).get(name, ())
+        ]
+        if found and all(record.pattern for record in found):
+            kinds = [record.pattern[0] for record in found if len(record.pattern) == 1 and _is_type(record.pattern[0])]
+            if kinds:
+                return kinds[0]
+    return ""
 
 
 def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:
@@ -125,7 +157,7 @@ def _passed_types(program: Program, kernel: Kernel, instance: Instance) -> dict[
 
 
 def _own(parameter: str) -> str:
-    return parameter.partition("=")[0].replace("...", " ").split()[-1]
+    return parameter_name(parameter)
 
 
 def _is_type(text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from engine.cuda.kernel import Kernel
-from engine.cuda.typenames import split_arguments
+from engine.cuda.records import parameter_name, split_arguments
 from engine.errors import SpecError
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Step
@@ -46,7 +46,11 @@ def parameter_type(
     except SpecError as error:
         fail(error.what, error.do)
     if own and "bytes" not in (own.kind, dtype.kind):
-        same = own.storage == dtype.storage and own.kind == dtype.kind and own.bfloat == dtype.bfloat
+        same = (
+            own.storage == dtype.storage
+            and own.kind == dtype.kind
+            and (own.bfloat, own.eight) == (dtype.bfloat, dtype.eight)
+        )
         if not same:
             fail(f"'{name}' is declared {dtype.name}, but the kernel's parameter is {own.name}", "correct the type")
     return dtype
@@ -61,7 +65,7 @@ def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_
             return parse_dtype(text)
         except SpecError:
             pass
-        key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename"))
+        key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename", "enum"))
         following = templates.get(key) or aliases.get(key.split("::")[-1])
         if not following or following == text:
             return None
@@ -74,11 +78,10 @@ def bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
     given = split_arguments(template_args)
     bound = {}
     for position, parameter in enumerate(kernel.template_parameters):
-        head, _, default = parameter.partition("=")
-        words = head.replace("...", " ").split()
+        default = parameter.partition("=")[2]
         value = given[position] if position < len(given) else default.strip()
-        if words and value:
-            bound[words[-1]] = value
+        if (name := parameter_name(parameter)) and value:
+            bound[name] = value
     return bound
 
 

@@ -38,14 +38,19 @@ def allowed(dtype: DType, noise: Noise, *, declared: float | None, widened: bool
         return declared * noise.rms
     if dtype.kind != "float":
         return 0.0
-    ulps = FLOOR_ULPS if widened else _blind(dtype)
+    ulps = _units(dtype, FLOOR_ULPS) if widened else _blind(dtype)
     return max(MAX_ERROR_RATIO * noise.error, ulps * dtype.epsilon * noise.rms)
 
 
 def relative_term(dtype: DType, *, known: bool) -> float:
     """The part of the tolerance that grows with each element. `known`: there is a float64 reference, or a declared tolerance."""
-    return (RELATIVE_ULPS if known else _blind(dtype)) * dtype.epsilon if dtype.kind == "float" else 0.0
+    return (_units(dtype, RELATIVE_ULPS) if known else _blind(dtype)) * dtype.epsilon if dtype.kind == "float" else 0.0
 
 
 def _blind(dtype: DType) -> float:
-    return BLIND_ULPS.get(dtype.itemsize // dtype.lanes, 256.0)
+    return _units(dtype, BLIND_ULPS.get(dtype.itemsize // dtype.lanes, 256.0))
+
+
+def _units(dtype: DType, many: float) -> float:
+    """Units in the last place: one of a float of eight bits, whose units are wide and which nobody sums up in."""
+    return 1.0 if dtype.itemsize == dtype.lanes else many

@@ -38,6 +38,8 @@ OPTIML_INLINE uint16_t to_half(float x) {
 OPTIML_SMALL_FLOAT(__half, __half2, ::optiml::to_half, ::optiml::from_half)
 using half = __half;
 using half2 = __half2;
+using nv_half = __half;
+using nv_half2 = __half2;
 using __half_raw = __half;
 using __half2_raw = __half2;
 

@@ -286,7 +286,13 @@ enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDe
 struct cudaDeviceProp;
 struct cudaFuncAttributes;
 
-#define memcpy(to, from, bytes) ::optiml::copy(to, from, bytes)
+// A member function of two parameters may have the name.
+#define OPTIML_SEVENTH(a, b, c, d, e, f, chosen, ...) chosen
+#define OPTIML_COPY(...) ::optiml::copy(__VA_ARGS__)
+#define OPTIML_OWN_MEMCPY(...) memcpy(__VA_ARGS__)
+#define memcpy(...)                                                                                                    \
+    OPTIML_SEVENTH(__VA_ARGS__, OPTIML_COPY, OPTIML_COPY, OPTIML_COPY, OPTIML_COPY, OPTIML_OWN_MEMCPY, OPTIML_OWN_MEMCPY, ) \
+    (__VA_ARGS__)
 #define memmove(to, from, bytes) ::optiml::copy(to, from, bytes)
 #define memset(to, value, bytes) ::optiml::fill(to, value, bytes)
 #define printf(...) ::optiml::print(__VA_ARGS__)

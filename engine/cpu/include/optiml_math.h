@@ -53,6 +53,9 @@ OPTIML_INLINE void sincos_double(double x, double *s, double *c) { *s = __builti
 constexpr double PI = 3.14159265358979323846;
 OPTIML_INLINE double sin_pi(double x) { return __builtin_sin(PI * __builtin_remainder(x, 2.0)); }
 OPTIML_INLINE double cos_pi(double x) { return __builtin_cos(PI * __builtin_remainder(x, 2.0)); }
+template <class T_> OPTIML_INLINE void sincos_pi(T_ x, T_ *s, T_ *c) {
+    *s = static_cast<T_>(sin_pi(x)), *c = static_cast<T_>(cos_pi(x));
+}
 OPTIML_INLINE double normal_cdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752440); }
 OPTIML_INLINE double inverse_erf(double y) {  // Winitzki's start, then Newton's method
     if (y <= -1.0 || y >= 1.0) return y == 1.0 ? __builtin_inf() : y == -1.0 ? -__builtin_inf() : __builtin_nan("");
@@ -84,6 +87,8 @@ OPTIML_INLINE double inverse_erf(double y) {  // Winitzki's start, then Newton's
 #define cospif(x) static_cast<float>(::optiml::cos_pi(x))
 #define sinpi(x) ::optiml::sin_pi(x)
 #define cospi(x) ::optiml::cos_pi(x)
+#define sincospi(x, s, c) ::optiml::sincos_pi(x, s, c)
+#define sincospif(x, s, c) ::optiml::sincos_pi(x, s, c)
 #define normcdff(x) static_cast<float>(::optiml::normal_cdf(x))
 #define normcdf(x) ::optiml::normal_cdf(x)
 #define erfinvf(x) static_cast<float>(::optiml::inverse_erf(x))

@@ -191,3 +191,12 @@ def test_a_huge_command_ends(root: Path) -> None:
     assert found.include == (".",)
     assert "is cut there" in found.notes[0]
     assert words_of("a 'b") is None
+
+
+def test_a_source_that_includes_nothing_is_compiled_through_the_one_that_includes_it(root: Path) -> None:
+    (root / "src" / "part.cu").write_text("__global__ void p(real *x) { x[threadIdx.x] = WIDTH; }\n")
+    assert compile_command(root, "src/part.cu").unit == ""
+    (root / "src" / "main.cu").write_text('#define WIDTH 8\ntypedef float real;\n#include "part.cu"\nint main() {}\n')
+    (root / "src" / "test.cu").write_text('#include "k.cu"\n')
+    assert compile_command(root, "src/part.cu").unit == "src/main.cu"
+    assert compile_command(root, "src/k.cu").unit == ""  # it includes what it needs

@@ -25,6 +25,9 @@ def _first(code: str, **others: str) -> str:
 LAUNCHER = "template <typename T, int N> void run(const T* x, T* y, int n) { k<T, N><<<n, N>>>(x, y, n); }\n"
 
 
+CLASS = "template <class U, int W> struct Runner { static void run(U* x, int n) { k<U, W><<<n, 1>>>(x, x, n); } };\n"
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
@@ -56,6 +59,21 @@ LAUNCHER = "template <typename T, int N> void run(const T* x, T* y, int n) { k<T
             "double, 2",
         ),
         ("template <typename T> void f(T* x, int n) { k<T, 1><<<n, 1>>>(x, x, n); }", ""),  # nothing uses it
+        # Launched by a member of a class template.
+        (CLASS + "void f(float* x, int n) { Runner<float, 8>::run(x, n); }", "float, 8"),
+        (CLASS + "void f(half* x, int n) { Runner<half, 4> runner; runner.run(x, n); }", "half, 4"),
+        (
+            CLASS + "template <class T> void f(T* x, int n) { Runner<T, 2>{}.run(x, n); }\ntemplate void f<double>(double*, int);",
+            "double, 2",
+        ),
+        (CLASS, ""),
+        # A kernel's expression has numbers, no arithmetic.
+        (LAUNCHER + "template void run<float, 4 * (8 + 1)>(const float*, float*, int);", "float, 36"),
+        (
+            "template <class T, int N> struct P {};\nvoid f(float* x, int n) { k<P<float, 32 * 32>, 64 / 2><<<n, 1>>>(x, x, n); }",
+            "P<float, 1024>, 32",
+        ),
+        ("void f(float* x, int n) { k<float, 7 / 0><<<n, 1>>>(x, x, n); }", "float, 7 / 0"),
     ],
 )  # fmt: skip
 def test_template_arguments_are_followed_to_a_concrete_instance(host: str, expected: str) -> None:
@@ -95,6 +113,8 @@ PLAIN = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x
     [
         "auto kernel = k; kernel<<<n / 32, 32>>>(y, n);",
         "auto kernel = &k;\n    kernel<<<n / 32, 32>>>(y, n);",
+        "auto kernel = n == 7 ? &ns::k : &other<float>;\n    kernel<<<n / 32, 32>>>(y, n);",
+        "auto kernel = n > 7\n        ? other<float>\n        : k;\n    kernel<<<n / 32, 32>>>(y, n);",
         "void* args[] = {&y, &n};\n    cudaLaunchKernel((void*)k, dim3(n / 32), dim3(32), args, 0, 0);",
         "void* args[] = {(void*)&y, (void*)&n};\n    auto f = &k;\n    cudaLaunchCooperativeKernel((void*)f, n / 32, 32, args, 0, 0);",
         "cudaLaunchConfig_t c = {};\n    c.gridDim = n / 32;\n    c.blockDim = 32;\n    cudaLaunchKernelEx(&c, k, y, n);",
@@ -136,3 +156,15 @@ def test_statements_in_a_dispatch_macro_and_a_bare_macro_before_a_launch_are_par
         ("k", "16", "h"),
     ]
     assert all(code.encode()[s.span.start :].startswith(b"k<") for s in found)
+
+
+def test_templates_that_call_each_other_in_many_places_are_each_followed_once() -> None:
+    """Twelve steps through eight functions with eight calls each took for ever."""
+    names = [f"f{i}" for i in range(8)]
+    calls = " ".join(f"{name}<T>(x, n);" for name in names)
+    code = KERNEL + "".join(f"template <typename T> void {name}(T* x, int n) {{ {calls} }}\n" for name in names)
+    code += "template <typename T> void g(T* x, int n) { f0<T>(x, n); k<T, 1><<<n, 1>>>(x, x, n); }\n"
+    code += "template <typename T> void h(T* x, int n) { f0<T>(x, n); }\ntemplate void f7<double>(double*, int);\n"
+    code = code.replace("void f0(T* x, int n) {", "void f0(T* x, int n) { g<T>(x, n);")
+    assert _first(code) == "double, 1"
+    assert {i.arguments for i in launched_instances(_program(code), "k")} == {"double, 1"}

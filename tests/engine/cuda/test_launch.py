@@ -48,6 +48,7 @@ def config(grid, block, shared=0):
          config((7,), (512,))),
         ("", H + "{ int t = 32; t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (64,))),
         ("", H + "{ dim3 block(m / 100); auto grid = dim3(2, 2, 2); k<<<grid, block>>>(x, n, m); }", config((2, 2, 2), (20,))),
+        ("", H + "{ const unsigned w = std::gcd(16 / sizeof(float), n); k<<<n / w, 32>>>(x, n, m); }", config((250,), (32,))),
         ("", H + "{ k<<<(int)ceil(n / 256.0), 256>>>(x, n, m); }", config((4,), (256,))),
         ("", H + "{ const int t = 128, g = (n + t - 1) / t; k<<<g, t>>>(x, n, m); }", config((8,), (128,))),
         ("", H + "{ int t = 32; if (n > 512) t = 512; else if (n > 5) t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (512,))),
@@ -102,6 +103,8 @@ def test_what_only_the_running_host_knows_has_a_name(host, name):
         (H + "{ k<<<blocks_for(n), 32>>>(x, n, m); }", "unsupported function 'blocks_for'"),
         (H + "{ k<<<unknown, 32>>>(x, n, m); }", "'unknown' is not known"),
         (H + "{ k<<<1, 32>>>(x, n, m); k<<<2, 32>>>(x, n, m); }", "differ"),
+        (H + "{ if (n > 7) k<<<1, 32>>>(x, n, m); else k<<<2, 32>>>(x, n, m); }", "differ"),
+        (H + "{ if (T<n>::wide) k<<<1, 32>>>(x, n, m); else k<<<2, 32>>>(x, n, m); }", "differ"),
         (H + f"{{ k<<<2 * {'(' * 3000}n{')' * 3000}, 32>>>(x, n, m); }}", "nested|understood|many"),
         (H + "{ k<<<n / 8, 32>>>(x, n / 4, m); }", "the size 'n' is not the host's 'n'"),
         ("void h(float* x, int n) { k<<<n, 32>>>(x, n, n); }", "parameters of different values"),
@@ -115,6 +118,17 @@ def test_what_only_the_running_host_knows_has_a_name(host, name):
 def test_what_cannot_be_evaluated_says_why(host, message):
     with pytest.raises(SourceError, match=message):
         evaluate(program(host), spec(), 0, {"n": 1000})
+
+
+@pytest.mark.parametrize(("wide", "blocks"), [("true", 2), ("false", 3)])
+def test_a_launch_behind_a_constant_condition_that_does_not_hold_is_none(wide, blocks):
+    head = f"struct T {{ static constexpr bool wide = {wide}; }};\n"
+    host = H + "{ if constexpr (T::wide) { k<<<2, 32>>>(x, n, m); } else { k<<<unknown(n), 32>>>(x, n, m); } }"
+    assert evaluate(program(host.replace("unknown(n)", "3"), head), spec(), 0, {"n": 1000}).grid[0] == blocks
+    if wide == "true":
+        assert evaluate(program(host, head), spec(), 0, {"n": 1000}).grid[0] == 2
+    host = H + "{ if (!T::wide) { return; } else if (1) { k<<<2, 32>>>(x, n, m); } }"
+    assert evaluate(program(host, head), spec(), 0, {"n": 1000}).grid[0] == 2
 
 
 def test_a_declared_launch_must_agree_with_the_source():

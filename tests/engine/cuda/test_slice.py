@@ -161,6 +161,14 @@ KEPT_ERRORS = [
 ]
 
 
+def test_what_the_device_runtime_has_of_dependent_launches_is_there_without_it() -> None:
+    source = "__global__ void k(int* x) { cudaGridDependencySynchronize(); x[0] = 1; cudaTriggerProgrammaticLaunchCompletion(); }\n"
+    text = sliced(source, "k").text
+    assert "griddepcontrol.wait" in text
+    compiled(text, "k")
+    assert "griddepcontrol" not in sliced(KERNEL, "k").text
+
+
 @pytest.mark.parametrize("head", KEPT_ERRORS)
 def test_an_error_of_the_kernels_own_is_reported(head: str) -> None:
     """It was dropped: a figure that the author forbids compiled, and was searched."""

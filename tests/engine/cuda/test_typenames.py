@@ -20,6 +20,36 @@ struct alignas(Bytes) Packed {
     Element payload[size];
 };
 """
+SPECIAL = """\
+template <class T> struct Two;
+template <> struct Two<float> { using type = float2; };
+template <> struct Two<double> { typedef double2 type; };
+template <> struct Two<half> { using type = half2; };
+template <class T, int M, int N> struct Part {
+    using Inner = Part<T, M, 1>;
+    using pair_t = typename Inner::pair_t;
+    enum { BYTES = 2 * N * M * sizeof(pair_t) };
+};
+template <class T, int M> struct Part<T, M, 1> {
+    using pair_t = typename Two<T>::type;
+    enum { BYTES = 16 };
+};
+"""
+TRAITS = """\
+constexpr int WARP = 32;
+template <class T_, int THREADS_> struct Base {
+    using T = T_;
+    enum { THREADS = THREADS_ };
+};
+template <class T_, int W, class Above = Base<T_, W * WARP>> struct Traits : public Above {
+    using T = typename Above::T;
+    enum { WIDE = W > 1 ? 8 : 1 };
+    using part = Part<T, W, WIDE>;
+    using pair = typename part::pair_t;
+    enum { ROW = Above::THREADS * sizeof(T) };
+    enum { BYTES = part::BYTES };
+};
+"""
 KERNEL = "__global__ void k(float* x, int n) { x[0] = n; }\n"
 
 
@@ -45,6 +75,25 @@ def blocks(head: str, grid: str, defines: tuple[str, ...] = (), header: str = ""
         ("struct Tile { static const int n = 4; };\n", "n / Tile::n", 256),
         ("namespace cfg { struct Tile { static constexpr int w{16}; }; }\n", "n / cfg::Tile::w", 64),
         ("namespace cfg { constexpr int size = 4; }\n", "n / cfg::size", 256),
+        # Classes as libraries build them: specialised, derived, with other names for types.
+        (
+            PACKED + "template <> struct Packed<float> { static constexpr int size = 1; };\n",
+            "n / Packed<float>::size",
+            1024,
+        ),
+        (
+            PACKED + "template <> struct Packed<float> { static constexpr int size = 1; };\n",
+            "n / Packed<double>::size",
+            512,
+        ),
+        (SPECIAL, "n / Part<float, 4, 8>::BYTES", 1024 // (2 * 8 * 4 * 8)),
+        (SPECIAL, "n / Part<float, 4, 1>::BYTES", 1024 // 16),
+        (SPECIAL, "n / Part<double, 1, 2>::BYTES", 1024 // (2 * 2 * 1 * 16)),
+        (SPECIAL + TRAITS, "n / Traits<float, 4>::BYTES", 1024 // (2 * 8 * 4 * 8)),
+        (SPECIAL + TRAITS, "n / Traits<half, 2>::ROW", 1024 // (32 * 2 * 2)),
+        (SPECIAL + TRAITS, "n / Traits<half, 2>::part::BYTES", 1024 // (2 * 8 * 2 * 4)),
+        (SPECIAL + TRAITS, "n / sizeof(Traits<half, 2>::pair)", 1024 // 4),
+        (TRAITS, "n / Traits<half, 2>::THREADS", 1024 // 64),
         # What the host and the spec call so is another thing.
         ("constexpr int m = 2;\nstruct T { static constexpr int n = 4, size = n * m; };\n", "n / T::size", 128),
         ("#define floatX float\n", "n / sizeof(floatX)", 256),
@@ -88,7 +137,16 @@ def test_a_launch_in_a_template_is_of_the_instance_that_the_spec_wants(outer: st
         (PACKED, "n / Packed<float>::counted", "'Packed<float>::counted' is not known"),
         (PACKED, "n / Packed<float>::plain", "'Packed<float>::plain' is not known"),
         (PACKED, "n / Packed<float>::LAST", "'Packed<float>::LAST' is not known"),
-        (PACKED + "template <> struct Packed<float> { static constexpr int size = 1; };\n", "n / Packed<float>::size", "not known"),
+        (
+            PACKED + "template <class T> struct Packed<T*> { static constexpr int size = 1; };\n",
+            "n / Packed<float*>::size", "not known",
+        ),
+        (
+            "template <int A, int B> struct P { enum { n = 1 }; };\ntemplate <int A> struct P<A, 2> { enum { n = 2 }; };\n"
+            "template <int B> struct P<2, B> { enum { n = 4 }; };\n", "n / P<2, 2>::n", "not known",
+        ),
+        ("template <class T> struct A { using B = A<A<T>>; enum { n = B::n }; };\n", "A<int>::n", ""),
+        ("struct A : A { };\n", "A::n", "not known"),
         ("constexpr int size = 4;\nstruct Tile { static int size; };\n", "n / Tile::size", "'Tile::size' is not known"),
         ("struct T { static constexpr int a = b, b = a; };\n", "n / T::a", ""),
         ("struct T { static constexpr int a = T::b, b = T::a; };\n", "n / T::a", ""),
@@ -104,6 +162,7 @@ def test_what_is_in_doubt_has_no_value(head: str, grid: str, says: str) -> None:
 
 def test_arguments_are_split_outside_of_brackets() -> None:
     assert split_arguments("a<b, c>, (d, e), {f, g}, h[1, 2]") == ["a<b, c>", "(d, e)", "{f, g}", "h[1, 2]"]
+    assert split_arguments("a<(b > c)>, (d < e)") == ["a<(b > c)>", "(d < e)"]
     assert split_arguments("  ") == []
 
 

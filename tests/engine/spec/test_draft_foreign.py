@@ -19,6 +19,7 @@ from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
+from engine.spec.size_gaps import Reach, no_size
 from engine.spec.strides import strides
 from tests.engine.spec.drafts import program, read_back
 
@@ -572,3 +573,193 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}
     every = [*(f"ne0{i}" for i in range(4)), *(f"s{i}" for i in ("01", "02", "03", 1, 2, 3))]
     assert strides(every, every, scaling=every)["s3"] == "ne00*ne01*ne02"
+
+
+ROWS = """
+#define SWITCH(COND, NAME, ...) [&] { if (COND) { constexpr bool NAME = true; return __VA_ARGS__(); } \\
+    else { constexpr bool NAME = false; return __VA_ARGS__(); } }()
+struct Args { const float* x; const float* scale; const int* order; float* y; int rows, cols; float inv_cols; };
+template <int WIDTH, bool SCALED, bool ORDERED, bool EVEN> __global__ void k(Args a) {
+    int row = ORDERED ? a.order[blockIdx.x] : blockIdx.x;
+    float sum = 0;
+    for (int c = threadIdx.x; EVEN ? c < WIDTH : c < a.cols; c += blockDim.x) sum += a.x[row * a.cols + c];
+    for (int c = threadIdx.x; EVEN ? c < WIDTH : c < a.cols; c += blockDim.x)
+        a.y[row * a.cols + c] = a.x[row * a.cols + c] - sum * a.inv_cols * (SCALED ? a.scale[c] : 1.f);
+}
+template <int WIDTH> void run(Args a) {
+    bool ordered = a.order != nullptr;
+    SWITCH(a.scale != nullptr, Scaled, [&] { SWITCH(ordered, Ordered, [&] { SWITCH(a.cols == WIDTH, Even, [&] {
+        k<WIDTH, Scaled, Ordered, Even><<<a.rows, 32>>>(a);
+    }); }); });
+}
+template void run<96>(Args);
+"""
+
+
+def test_an_instance_is_that_of_the_conditions_around_the_launch(tmp_path: Path) -> None:
+    """Optional buffers are not given, and what the host compares with a constant has that value."""
+    made = _tried(ROWS, tmp_path)
+    assert not made.missing
+    assert made.spec.steps[0].template_args == "96, false, false, true"
+    assert made.spec.argument("a.cols").value == "96"
+    assert "the launch's condition 'a.cols == 96'" in made.text
+    assert made.spec.argument("a.inv_cols").value == "1.0/96"
+    assert made.spec.argument("a.x").size == "96*rows"
+    assert {a.name for a in made.spec.arguments if a.role != "scalar"} == {"a.x", "a.y"}
+    assert list(made.spec.check[0].sizes) == ["rows"]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "if (n == 64) { LAUNCH }", "if (n == 64 && m > 3) LAUNCH", "switch (n) { case 32 * 2: LAUNCH break; }",
+        "if (n > 100) { return; } else if (64 == n) { LAUNCH }", "const int W = 64; if (n == W) LAUNCH",
+    ],
+)  # fmt: skip
+def test_what_a_launch_is_made_for_is_no_size(around: str) -> None:
+    code = f"""
+template <int N> __global__ void k(const float* x, float* y, int n, int m) {{
+    for (int i = threadIdx.x; i < N; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i];
+}}
+void run(const float* x, float* y, int n, int m) {{ {around.replace("LAUNCH", "k<64><<<m, 32>>>(x, y, n, m);")} }}
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("n").value == "64"
+    assert list(made.spec.check[0].sizes) == ["m"]
+
+
+@pytest.mark.parametrize(
+    "around", ["if (n == 64) return; LAUNCH", "if (n == 64) m = 3; else LAUNCH", "if (n == p) LAUNCH"]
+)
+def test_a_condition_that_gives_no_value_leaves_a_size(around: str) -> None:
+    code = f"""
+template <int N> __global__ void k(const float* x, float* y, int n, int m) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];
+}}
+void run(const float* x, float* y, int n, int m, int p) {{ {around.replace("LAUNCH", "k<64><<<m, 32>>>(x, y, n, m);")} }}
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("n").value in ("", "n")
+
+
+def test_few_blocks_go_around_many_rows() -> None:
+    code = """
+__global__ void k(const float* x, float* y, int blocks, int rows, int cols) {
+    for (int row = blockIdx.x; row < rows; row += blocks)
+        for (int c = threadIdx.x; c < cols; c += blockDim.x) y[row * cols + c] = x[row * cols + c];
+}
+void run(const float* x, float* y, int blocks, int rows, int cols) { k<<<blocks, 64>>>(x, y, blocks, rows, cols); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.argument("x").size == "rows*cols"
+    assert [case.sizes["blocks"] for case in made.spec.check] == [1, 2, 3, 1]
+    assert made.spec.check[1].sizes["rows"] > 6
+
+
+OPERATORS = """
+static __device__ float twice(float x) {{ return 2 * x; }}
+template <float (*op)(float), typename T, int N> __global__ void k(const T* x, T* y, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) for (int j = 0; j < N; j++) y[i * N + j] = op(x[i * N + j]);
+}}
+#define EACH_WIDTH(w, W, ...) switch (w) {{ \\
+    case 4: {{ constexpr int W = 4; __VA_ARGS__; break; }} case 2: {{ constexpr int W = 2; __VA_ARGS__; }} }}
+template <float (*op)(float), typename T> void run(const T* x, T* y, int n, int w) {{
+    EACH_WIDTH(w, WIDTH, {{ k<op, T, WIDTH><<<(n + 255) / 256, 256>>>(x, y, n); }});
+}}
+{caller}
+"""
+
+
+@pytest.mark.parametrize(
+    ("caller", "chosen", "gaps"),
+    [
+        ("void f(double* x, int n) { run<twice, double>(x, x, n, 4); }", "twice, double, 4", 0),
+        ("template <class T> void f(T* x, int n) { run<twice>(x, x, n, 4); }", "twice, float, 4", 0),
+        ("", "?, float, 4", 1),
+    ],
+)
+def test_what_a_launch_says_of_some_template_arguments_is_taken(caller: str, chosen: str, gaps: int) -> None:
+    made = draft(program(OPERATORS.format(caller=caller)), "k")
+    assert made.spec.steps[0].template_args == chosen
+    assert len([gap for gap in made.missing if "template argument" in gap]) == gaps
+
+
+def test_a_parameter_of_type_void_is_none() -> None:
+    made = draft(
+        program("__device__ int seen;\n__global__ void k(void) { seen = 1; }\nvoid run() { k<<<1, 1>>>(); }\n"), "k"
+    )
+    assert not made.spec.arguments
+    assert [str(gap) for gap in made.missing] == [
+        "an output: the kernel writes to no buffer that it is given, so nothing can be compared"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind", "value"),
+    [
+        ("enum mode { MAX = 3, MEAN };", "mode", "3"),
+        ("enum mode { MAX, MEAN };", "const enum mode", "0"),
+        ("enum class mode : unsigned char { MAX, MEAN };", "mode", "0"),
+        ("typedef enum { MAX = -1, MEAN } mode;", "mode", "-1"),
+        ("enum mode { MAX = 1 << 4, MEAN };", "mode", "16"),
+    ],
+)
+def test_an_enumeration_is_no_size(declared: str, kind: str, value: str) -> None:
+    code = f"""
+{declared}
+__global__ void k(const float* x, float* y, int n, {kind} op) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && (int)op < 5) y[i] = (int)op == 0 ? x[i] : 2 * x[i];
+}}
+void run(const float* x, float* y, int n, {kind} op) {{ k<<<(n + 255) / 256, 256>>>(x, y, n, op); }}
+"""
+    made = draft(program(code), "k")
+    assert not made.missing
+    assert made.spec.argument("op").value == value
+    assert made.spec.argument("op").type == ("uint8" if "char" in declared else "int32")
+    assert "assumed: MAX" in made.text
+
+
+def test_classes_of_a_library_that_has_a_stand_in_may_be_template_arguments() -> None:
+    code = """
+#include "opencv2/core/cuda_types.hpp"
+using namespace cv::cuda;
+template <typename T, class Image> __global__ void k(int cols, int rows, const Image from, PtrStep<T> to) {
+    int i = blockIdx.y * blockDim.y + threadIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows && j < cols) to(i, j) = from(i, j);
+}
+template <typename T> struct Run {
+    static void call(PtrStepSz<T> x, PtrStepSz<T> y) { k<T, PtrStep<T> ><<<dim3(x.cols / 8, x.rows), 8>>>(x.cols, x.rows, x, y); }
+};
+template <typename T> void run(PtrStepSzb x, PtrStepSzb y) { Run<T>::call(PtrStepSz<T>(x), PtrStepSz<T>(y)); }
+template void run<uchar3>(PtrStepSzb x, PtrStepSzb y);
+"""
+    made = draft(program(code), "k")
+    assert made.spec.steps[0].template_args == "uchar3, cv::cuda::PtrStep<uchar3>"
+    assert not [gap for gap in made.missing if "template argument" in gap]
+
+
+def test_a_type_is_one_for_which_what_the_kernel_uses_is_defined() -> None:
+    code = """
+template <typename T> struct Vec;
+template <> struct Vec<__nv_bfloat16> { static constexpr int n = 2; };
+template <> struct Vec<half> { static constexpr int n = 2; };
+template <typename T> struct Any { static constexpr int n = 1; };
+template <typename T, typename U> __global__ void k(const T* x, U* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = float(x[i]) * Vec<T>::n * Any<U>::n;
+}
+template <typename T, typename U> void run(const T* x, U* y, int n) { k<T, U><<<(n + 255) / 256, 256>>>(x, y, n); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.steps[0].template_args == "__nv_bfloat16, float"
+
+
+def test_a_reason_names_the_strides_that_trials_assumed() -> None:
+    ended = "reads 16 bytes at x[1], an address that is not a multiple of 16 (line 4)"
+    reach = Reach(tried=True, ended=ended, assumed=("alpha", "stride_x", "c.rows_step_"))
+    assert no_size("x", reach, "", False) == (
+        f"trial runs end early: the kernel {ended} where 'stride_x', 'c.rows_step_' are as assumed"
+    )
+    assert no_size("x", Reach(tried=True, ended=ended, assumed=("alpha",)), "", False).endswith("(line 4)")

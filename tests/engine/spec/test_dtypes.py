@@ -21,6 +21,7 @@ from engine.spec.dtypes import parse_dtype, type_names
         ("const float", "float", 4, 1, "float"),
         ("double", "double", 8, 1, "float"),
         ("__half", "half", 2, 1, "float"),
+        ("nv_half2", "half2", 4, 2, "float"),
         ("__nv_bfloat16", "bfloat16", 2, 1, "float"),
         ("unsigned int", "uint32", 4, 1, "int"),
         ("unsigned", "uint32", 4, 1, "int"),
@@ -110,3 +111,37 @@ def test_every_bfloat16_survives_the_way_there_and_back(bits: int) -> None:
     value = dtype.to_float64(np.array([bits], np.uint16))
     if not np.isnan(value[0]):
         assert int(dtype.from_float64(value)[0]) == bits
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "smallest", "known"),
+    [
+        ("__nv_fp8_e4m3", 448.0, 2.0**-9, {0x38: 1.0, 0x39: 1.125, 0x08: 2.0**-6, 0x81: -(2.0**-9), 0x7F: math.nan}),
+        ("__nv_fp8_e5m2", 57344.0, 2.0**-16, {0x3C: 1.0, 0x3D: 1.25, 0x7C: math.inf, 0xFC: -math.inf, 0x7F: math.nan}),
+    ],
+)
+def test_floats_of_eight_bits(name: str, largest: float, smallest: float, known: dict[int, float]) -> None:
+    dtype = parse_dtype(name)
+    codes = np.arange(256, dtype=np.uint8)
+    values = dtype.to_float64(codes)
+    for code, value in known.items():
+        np.testing.assert_equal(values[code], value)
+    finite = np.isfinite(values)
+    assert (values[finite].max(), values[finite & (values > 0)].min()) == (largest, smallest)
+    assert dtype.limits == (-largest, largest)
+    assert (dtype.from_float64(values)[finite] == codes[finite]).all()
+    # Each value rounds to one of its neighbours, ties to the even code; too large ones saturate.
+    ordered = np.sort(values[finite & (codes < 128)])
+    middle = (ordered[1:] + ordered[:-1]) / 2
+    found = dtype.from_float64(np.concatenate([middle, np.nextafter(middle, 0), np.nextafter(middle, np.inf)]))
+    even, below, above = found.reshape(3, -1)
+    assert (even % 2 == 0).all()
+    assert (dtype.to_float64(below) == ordered[:-1]).all()
+    assert (dtype.to_float64(above) == ordered[1:]).all()
+    assert dtype.to_float64(dtype.from_float64(np.array([1e9, -np.inf]))).tolist() == [largest, -largest]
+    assert np.isnan(dtype.to_float64(dtype.from_float64(np.array([math.nan])))).all()
+
+
+def test_vectors_of_floats_of_eight_bits() -> None:
+    dtype = parse_dtype("__nv_fp8x4_e5m2")
+    assert (dtype.name, dtype.itemsize, dtype.lanes, dtype.limits[1]) == ("fp8x4_e5m2", 4, 4, 57344.0)

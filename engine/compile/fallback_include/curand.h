@@ -1,0 +1,2 @@
+// The types of cuRAND's host API are no device code.
+#pragma once
