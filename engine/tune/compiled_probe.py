@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.compile.compiler import Translation
+from engine.cuda.closure import closure
 from engine.cuda.items import directive_parts, tokens_of
 from engine.errors import OptimlError
 from engine.evaluate.build import Builder
@@ -163,9 +164,4 @@ def shapes_code(text: str, expressions: Iterable[str], defines: Iterable[str], n
             reached.update(_WORD.findall(_DEFINED.sub(" ", rest)))
     if headers:
         reached.update(wanted & bodies.keys())
-    waiting = list(reached)
-    while waiting:
-        for word in bodies.get(waiting.pop(), set()) - reached:
-            reached.add(word)
-            waiting.append(word)
-    return wanted & reached
+    return wanted & closure(reached, lambda word: bodies[word] if word in bodies else ())
