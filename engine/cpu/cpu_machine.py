@@ -234,14 +234,17 @@ class CpuMachine:
 
         Jobs of large blocks cost a second each; of those only as many are looked at as fit the time, the ones with the most blocks.
         """
-        jobs = _watched(jobs, self.jobs)
-        if self.prepared(binary.spec.compile.std).race is None:
-            raise MachineError("races cannot be detected", "", self.degraded[0])
         found: dict[tuple[object, ...], Finding] = {}
-        for run in self._jobs(binary, jobs, "race", deadline_s):
+        for run in self.race_runs(binary, _watched(jobs, self.jobs), deadline_s=deadline_s):
             for finding in run.findings:
                 found.setdefault((finding.kind, finding.message), finding)
         return tuple(found.values())
+
+    def race_runs(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
+        """`run_many` under ThreadSanitizer: the findings of each job are its races. Raises MachineError as `races`."""
+        if self.prepared(binary.spec.compile.std).race is None:
+            raise MachineError("races cannot be detected", "", self.degraded[0])
+        return self._jobs(binary, jobs, "race", deadline_s)
 
     def _std(self, spec: KernelSpec) -> str:
         return spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
