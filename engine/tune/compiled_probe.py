@@ -164,4 +164,5 @@ def shapes_code(text: str, expressions: Iterable[str], defines: Iterable[str], n
             reached.update(_WORD.findall(_DEFINED.sub(" ", rest)))
     if headers:
         reached.update(wanted & bodies.keys())
-    return wanted & closure(reached, lambda word: bodies[word] if word in bodies else ())
+    empty = frozenset[str]()
+    return wanted & closure(reached, lambda word: bodies.get(word, empty))

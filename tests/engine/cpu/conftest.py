@@ -46,7 +46,7 @@ class Kernel:
 
     def races_by_order(self, orders: Sequence[int]) -> list[tuple[Finding, ...]]:
         """As `races`, one answer for each order; the fibres of all are made once."""
-        runs = self.machine.race_runs(self.binary, [self.job(o) for o in orders])
+        runs = self.machine.race_runs([(self.binary, self.job(o)) for o in orders])
         return [run.findings for run in runs]
 
 
