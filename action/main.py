@@ -92,6 +92,10 @@ def _gate(context: Context) -> int:
 def _optimize(context: Context) -> int:
     from action.matrix import share_of
     from action.request import read_request
+
+    request = read_request(context.request)
+    share = share_of(context.part, request)
+    # The rest takes most of a second to import.
     from action.search_job import JobInputs, run, settings_at
     from bot.bundle import FILE, write_reason
     from bot.clone import Repository
@@ -100,8 +104,6 @@ def _optimize(context: Context) -> int:
     from engine.errors import OptimlError
     from engine.settings.folders import trust
 
-    request = read_request(context.request)
-    share = share_of(context.part, request)
     if context.budget and not request.budget_s:
         request = dataclasses.replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
     device = cast(Literal["auto", "gpu", "cpu"], context.device)

@@ -35,6 +35,18 @@ class Module:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """The statements of the tree, and what is no expression within them: there are definitions and imports."""
+        found: list[ast.AST] = []
+        waiting: list[ast.AST] = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            if not isinstance(node, ast.expr | ast.expr_context):
+                found.append(node)
+                waiting += ast.iter_child_nodes(node)
+        return found
+
+    @cached_property
     def comments(self) -> Mapping[int, str]:
         """Comment by line; lines that hold nothing else are those of `comment_lines`."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
@@ -83,7 +95,7 @@ def imports(modules: Sequence[Module]) -> Graph:
     known = {m.name for m in modules}
     edges: dict[str, set[str]] = defaultdict(set)
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             for target in _imported(node):
                 name = target if target in known else target.rpartition(".")[0]
                 if name in known and room(name) != room(module.name):
@@ -119,12 +131,7 @@ def cycles(edges: Graph) -> list[list[str]]:
 
 def local_imports(module: Module) -> list[tuple[int, bool]]:
     """Line of each import within a function, and whether a comment beside or above it (or its block) gives a reason."""
-    found = set()
-    for function in ast.walk(module.tree):
-        if isinstance(function, _FUNCTIONS):
-            found |= {
-                (n.lineno, n.end_lineno or 0) for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)
-            }
+    found = {(n.lineno, n.end_lineno or 0) for n in _within_functions(module.tree, False)}
     said: dict[int, bool] = {}
     lines = module.text.splitlines()
     block: dict[int, bool] = {}  # by last line: whether the block of imports that ends there has a reason
@@ -133,6 +140,15 @@ def local_imports(module: Module) -> list[tuple[int, bool]]:
         said[first] = above or any(_is_reason(module.comments.get(n, "")) for n in range(first, last + 1))
         block[last] = above
     return sorted(said.items())
+
+
+def _within_functions(node: ast.AST, inside: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            if inside:
+                yield child
+        elif not isinstance(child, ast.expr):  # no expression holds one
+            yield from _within_functions(child, inside or isinstance(child, _FUNCTIONS))
 
 
 def _is_reason(comment: str) -> bool:
@@ -144,7 +160,7 @@ def wide_functions(modules: Sequence[Module], least: int) -> list[str]:
     """Functions with at least so many parameters; `self` and `cls` of a method do not count."""
     found = []
     for module in modules:
-        for owner in ast.walk(module.tree):
+        for owner in module.nodes:
             for node in ast.iter_child_nodes(owner):
                 if (
                     isinstance(node, _FUNCTIONS)
@@ -196,7 +212,7 @@ def measure(root: Path = ROOT) -> Metrics:
         rules_import_lines=sum(
             (n.end_lineno or n.lineno) - n.lineno + 1
             for m in rules
-            for n in ast.walk(m.tree)
+            for n in m.nodes
             if isinstance(n, ast.Import | ast.ImportFrom)
         ),
         modules_of_one_name=modules_of_one_name(modules),

@@ -48,7 +48,10 @@ def test_local_imports_need_a_reason(tmp_path: Path) -> None:
     assert wide_functions([module], 8) == []
 
 
-def test_the_command_prints_every_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_every_number(
+    measured: Metrics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.metrics.measure", lambda: measured)
     assert main(["--list"]) == 0
     out = capsys.readouterr().out
     assert "engine lines" in out

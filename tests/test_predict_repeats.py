@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import predict_repeats
 from engine.run.machine import make_machine
+from tests.runtime import with_runtime
 
 ROOT = Path(__file__).resolve().parent.parent
 # Loops as long as a row of a sparse matrix, atomics that meet by chance, borders of a cube, indices of a graph.
@@ -20,7 +21,7 @@ FEW = [
 @pytest.mark.parametrize("name", FEW)
 def test_the_same_text_has_the_same_prediction(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions of spmv went from 6 microseconds to 11 seconds."""
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path)))
     machine = make_machine(device="cpu", arch="sm_90")
     try:
         row = predict_repeats.predictions(ROOT / "benchmarks" / "suite" / f"{name}.cu", machine, range(3))

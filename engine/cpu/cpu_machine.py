@@ -231,21 +231,27 @@ class CpuMachine:
 
     def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
         """Several runs from one process start, each in a process of its own with the deadline, in seconds of processor time."""
-        return self._jobs(binary, jobs, "screen", deadline_s)
+        return self._runs([(binary, job) for job in jobs], "screen", deadline_s)
 
     def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
         """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why.
 
         Jobs of large blocks cost a second each; of those only as many are looked at as fit the time, the ones with the most blocks.
         """
-        jobs = _watched(jobs, self.jobs)
-        if self.prepared(binary.spec.compile.std).race is None:
-            raise MachineError("races cannot be detected", "", self.degraded[0])
         found: dict[tuple[object, ...], Finding] = {}
-        for run in self._jobs(binary, jobs, "race", deadline_s):
+        for run in self.race_runs([(binary, job) for job in _watched(jobs, self.jobs)], deadline_s=deadline_s):
             for finding in run.findings:
                 found.setdefault((finding.kind, finding.message), finding)
         return tuple(found.values())
+
+    def race_runs(self, runs: Sequence[tuple[CpuBinary, CpuJob]], *, deadline_s: float = 20) -> list[CpuRun]:
+        """Runs under ThreadSanitizer, whose findings are the races, from one process start: its threads are made once for all.
+
+        Binaries that do not trust each other need a call each. Raises MachineError as `races`.
+        """
+        if runs and self.prepared(runs[0][0].spec.compile.std).race is None:
+            raise MachineError("races cannot be detected", "", self.degraded[0])
+        return self._runs(runs, "race", deadline_s)
 
     def _std(self, spec: KernelSpec) -> str:
         return spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
@@ -297,30 +303,30 @@ class CpuMachine:
                 process.wait()
             return _Done(status, out.head(_MAX_OBJECT), err.head(_MAX_LOG * 4).decode("utf-8", "replace"))
 
-    def _jobs(
-        self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
+    def _runs(
+        self, runs: Sequence[tuple[CpuBinary, CpuJob]], mode: Literal["screen", "race"], deadline_s: float
     ) -> list[CpuRun]:
-        """The runs, in batches whose results fit what a process may write: behind that it is killed."""
-        batches: list[list[CpuJob]] = []
+        """In batches whose results fit what a process may write: behind that it is killed."""
+        batches: list[list[tuple[CpuBinary, CpuJob]]] = []
         room = 0
-        for job in jobs:
+        for binary, job in runs:
             size = MAX_RESULT_BYTES + _output_bytes(binary.spec, job)
             if not batches or size > room:
                 batches.append([])
                 room = _FILE_BYTES
-            batches[-1].append(job)
+            batches[-1].append((binary, job))
             room -= size
-        return [run for batch in batches for run in self._batch(binary, batch, mode, deadline_s)]
+        return [run for batch in batches for run in self._batch(batch, mode, deadline_s)]
 
     def _batch(
-        self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
+        self, jobs: Sequence[tuple[CpuBinary, CpuJob]], mode: Literal["screen", "race"], deadline_s: float
     ) -> list[CpuRun]:
         self.before_runs()
-        prepared = self.prepared(binary.spec.compile.std)
+        prepared = self.prepared(jobs[0][0].spec.compile.std)
         program = prepared.screen if mode == "screen" else prepared.race
         assert program is not None
         folder = self._folder("run-")
-        sizes = [MAX_RESULT_BYTES + _output_bytes(binary.spec, job) for job in jobs]
+        sizes = [MAX_RESULT_BYTES + _output_bytes(binary.spec, job) for binary, job in jobs]
         starts = [0, *itertools.accumulate(sizes)]
         try:
             with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
@@ -328,14 +334,14 @@ class CpuMachine:
                     f"output {results.fileno()} {start} {MAX_RESULT_BYTES}\nfibers {_RACE_FIBERS if mode == 'race' else 0}"
                     for start in starts[:-1]
                 ]
-                files = write_jobs(folder, binary, jobs, places)
+                files = write_jobs(folder, jobs, places)
                 rounds = -(-len(jobs) // self.jobs)
                 figures = [statuses.fileno(), self.jobs, int(deadline_s * 1000), int(_BUSY * deadline_s * 1000)]
                 started = time.monotonic()
                 done = self._start(
                     [str(prepared.supervise), *map(str, figures), str(program), *map(str, files)],
                     SandboxAccess(
-                        readable=[prepared.folder, binary.object.parent, folder],
+                        readable=[prepared.folder, *{binary.object.parent: None for binary, _ in jobs}, folder],
                         environment={"TSAN_OPTIONS": _TSAN} if mode == "race" else {},
                     ),
                     timeout_s=_BUSY * deadline_s * rounds + 10, outputs=[results, statuses],
@@ -347,11 +353,11 @@ class CpuMachine:
                     raise MachineError(
                         "the CPU run could not be started", "", done.log.strip()[-300:] or f"status {done.status}"
                     )
-                lines = Lines(binary.object, binary.path, INCLUDE)
+                lines = {b.object: Lines(b.object, b.path, INCLUDE) for b, _ in jobs}
                 runs = []
-                for number, job in enumerate(jobs):
+                for number, (binary, job) in enumerate(jobs):
                     ending = _JobEnd(*ends.get(number, ("timeout", "")), deadline_s, elapsed)
-                    runs.append(_read_run(results, starts[number], binary, job, ending, lines))
+                    runs.append(_read_run(results, starts[number], binary, job, ending, lines[binary.object]))
                 return runs
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _FLAGS = {"in": 1, "out": 2, "inout": 0, "scalar": 0}  # as in runtime/state.h
 
 
-def write_jobs(folder: Path, binary: CpuBinary, jobs: Sequence[CpuJob], further: Sequence[str]) -> list[Path]:
+def write_jobs(folder: Path, jobs: Sequence[tuple[CpuBinary, CpuJob]], further: Sequence[str]) -> list[Path]:
     """The files of these jobs, each with further lines of its own, to be read by others. Raises MachineError."""
     path, made = folder / "data", []
     try:
         with path.open("wb") as file:
             data = _Data(file)
-            for number, (job, lines) in enumerate(zip(jobs, further, strict=True)):
+            for number, ((binary, job), lines) in enumerate(zip(jobs, further, strict=True)):
                 rows = [f"object {binary.object}", f"data {path}", lines, *_rows(binary, job, data)]
                 made.append(folder / f"{number}.job")
                 made[-1].write_text("\n".join(rows) + "\n")

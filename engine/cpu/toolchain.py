@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,9 @@ INCLUDE = Path(__file__).parent / "include"
 _HEADER = "#include <optiml_cuda.h>\n"
 RUNTIME = Path(__file__).parent / "runtime"
 _BUILD_TIMEOUT_S = 240  # zig compiles a C library first
-_SHARED_SOURCES = ("schedule.cpp", "job.cpp", "fiber.cpp")
+_SHARED_SOURCES = ("schedule", "job", "fiber")
+_SCREEN_SOURCES = ("screen", "count")
+_RACE_SOURCES = ("race",)
 
 
 @dataclass(frozen=True)
@@ -235,28 +238,27 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
     precompile = [*toolchain.argv, f"-std={std}", *toolchain.kernel_flags, "-I", str(INCLUDE), "-x", "c++-header"]
     # Clang's form names the header it was made of, and this folder is renamed when it is complete.
     origin = (header if toolchain.kind == "gcc" else INCLUDE) / "optiml_cuda.h"
-    jobs = [[*precompile, str(origin), "-o", str(header / f"optiml_cuda.h.{suffix}")]]
     plain = [*toolchain.argv, "-std=c++17", "-O2", "-w"]
-    shared = [str(RUNTIME / name) for name in _SHARED_SOURCES]
-    screen = [str(RUNTIME / "screen.cpp"), str(RUNTIME / "count.cpp"), *shared]
-    jobs.append([*plain, *screen, "-rdynamic", "-o", str(folder / "screen"), "-ldl", "-lm"])
-    jobs.append([*plain, str(RUNTIME / "supervise.cpp"), "-o", str(folder / "supervise")])
-    for argv in jobs:
-        _run(argv, environment)
-    if toolchain.kind == "zig":
+    races = toolchain.kind != "zig"
+    # The runtime is not instrumented for races: only what is linked in is ThreadSanitizer.
+    compiled = (*_SCREEN_SOURCES, *_SHARED_SOURCES, *(_RACE_SOURCES if races else ()))
+    commands = [[*precompile, str(origin), "-o", str(header / f"optiml_cuda.h.{suffix}")]]
+    commands += [[*plain, "-c", str(RUNTIME / f"{name}.cpp"), "-o", str(folder / f"{name}.o")] for name in compiled]
+    commands.append([*plain, str(RUNTIME / "supervise.cpp"), "-o", str(folder / "supervise")])
+    with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+        list(executor.map(lambda argv: _run(argv, environment), commands))
+    _link([*toolchain.argv], _SCREEN_SOURCES, folder / "screen", environment)
+    if not races:
         (folder / "race.missing").write_text(
             "ziglang's ThreadSanitizer does not support fibers; install g++ or clang++"
         )
         return
-    # The runtime itself is not instrumented: only what is linked in is ThreadSanitizer.
-    objects = []
-    for source in (str(RUNTIME / "race.cpp"), *shared):
-        objects.append(str(folder / (Path(source).stem + ".o")))
-        _run([*plain, "-c", source, "-o", objects[-1]], environment)
     try:
-        _run(
-            [*toolchain.argv, "-fsanitize=thread", *objects, "-rdynamic", "-o", str(folder / "race"), "-ldl", "-lm"],
-            environment,
-        )
+        _link([*toolchain.argv, "-fsanitize=thread"], _RACE_SOURCES, folder / "race", environment)
     except CompileError as error:
         (folder / "race.missing").write_text(f"{toolchain.argv[0]} has no ThreadSanitizer: {error.log.strip()[-300:]}")
+
+
+def _link(argv: Sequence[str], own: Sequence[str], target: Path, environment: dict[str, str]) -> None:
+    objects = [str(target.parent / f"{name}.o") for name in (*own, *_SHARED_SOURCES)]
+    _run([*argv, *objects, "-rdynamic", "-o", str(target), "-ldl", "-lm"], environment)

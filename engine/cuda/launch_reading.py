@@ -121,12 +121,9 @@ def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelRe
             inside = reference.end <= site.span.start < reference.scope.end
             if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
                 yield replace(site, kernel=plain, template_args=reference.template_args)
-    top = unit.root.descendant_for_byte_range(
-        reference.scope.start, max(reference.scope.start, reference.scope.end - 1)
-    )
-    for call in walk(top) if top is not None else ():
+    for call in _calls(unit, reference):
         function, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
-        if call.type != "call_expression" or function is None or given is None or call.end_byte < reference.start:
+        if function is None or given is None or call.end_byte < reference.start:
             continue
         passed = [n for n in given.named_children if n.type != "comment"]
         at = next((k for k, n in enumerate(passed) if _is_kernel(n, reference)), None)
@@ -144,6 +141,21 @@ def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelRe
                 line=call.start_point[0] + 1,
                 function=_function(unit, call),
             )
+
+
+def _calls(unit: Unit, reference: _KernelReference) -> list[Node]:
+    """The calls that may be given the kernel, in order of text: those around its name, or all where a pointer to it is known."""
+    if reference.pointer:
+        scope = reference.scope
+        top = unit.root.descendant_for_byte_range(scope.start, max(scope.start, scope.end - 1))
+        return [node for node in walk(top) if node.type == "call_expression"] if top is not None else []
+    found: list[Node] = []
+    node = unit.root.descendant_for_byte_range(reference.start, reference.end - 1)
+    while node is not None and node.type not in ("compound_statement", "translation_unit"):
+        if node.type == "call_expression":
+            found.insert(0, node)
+        node = node.parent
+    return found
 
 
 def _still(unit: Unit, reference: _KernelReference, at: int) -> bool:

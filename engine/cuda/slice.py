@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from engine.cuda.closure import closure
 from engine.cuda.conditions import Conditions
 from engine.cuda.device_headers import FOREIGN, STD_NAMES, header_of, kept_header, prelude, torch_prelude, torch_type
 from engine.cuda.items import Item, Token, directive_parts, items_of
@@ -229,14 +230,7 @@ class _Slicer:
 
     def _expanded(self, names: Collection[str]) -> set[str]:
         """The names and all that their macros bring."""
-        found: set[str] = set()
-        waiting = list(names)
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += self.macros.get(name, ())
-        return found
+        return closure(names, lambda name: self.macros.get(name, ()))
 
     def _choose(self, main: _File, kernels: tuple[str, ...]) -> None:
         providers: dict[str, list[_Entry]] = {}

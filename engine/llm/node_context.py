@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.cuda.closure import closure
 from engine.cuda.kernel import Span
 from engine.errors import OptimlError
 from engine.llm.edits import Workplace
@@ -241,15 +242,11 @@ def source_of(context: Context, *, short: bool) -> str:
     if not short:
         return without_spec(marked(unit.data, 0, len(unit.data), named)).rstrip("\n")
     functions = {f.name: f for f in (*unit.functions, *unit.kernels)}
-    wanted: set[str] = set()
-    waiting = [site.kernel.name for site in context.place.sites]
-    while waiting:
-        name = waiting.pop()
-        if name in wanted or name not in functions:
-            continue
-        wanted.add(name)
-        waiting += re.findall(r"[A-Za-z_]\w*", unit.text(functions[name].span))
-        waiting = [w for w in dict.fromkeys(waiting) if w in functions and w not in wanted]
+    kernels = {site.kernel.name for site in context.place.sites}
+    wanted = closure(
+        kernels & functions.keys(),
+        lambda name: functions.keys() & re.findall(r"[A-Za-z_]\w*", unit.text(functions[name].span)),
+    )
     spans = [functions[name].span for name in wanted if functions[name].qualifier != "host"]
     spans += [launch.span for site in context.place.sites for launch in site.launches if launch.path == unit.path]
     spans += [

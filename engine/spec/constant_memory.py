@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.closure import closure
 from engine.cuda.constants import integers, words
 from engine.cuda.items import ATTRIBUTES, Item, Token, items_of, past_call
 from engine.cuda.kernel import Kernel, Parameter, Span, Unit
@@ -76,15 +77,8 @@ def unfilled_constants(program: Program, unit: Unit, kernel: Kernel) -> tuple[Co
 
 def names_reached(unit: Unit, kernel: Kernel) -> set[str]:
     """The words of a kernel and of the functions of its file that it calls, directly or not."""
-    functions = {f.name: f for f in unit.functions}
-    seen, waiting, found = {kernel.name}, [kernel.span], set[str]()
-    while waiting:
-        own = set(_WORD.findall(unit.text(waiting.pop())))
-        found |= own
-        for name in own & functions.keys() - seen:
-            seen.add(name)
-            waiting.append(functions[name].span)
-    return found
+    spans = {**{f.name: f.span for f in unit.functions}, kernel.name: kernel.span}
+    return closure([kernel.name], lambda name: _WORD.findall(unit.text(spans[name])) if name in spans else ())
 
 
 @dataclass(frozen=True)

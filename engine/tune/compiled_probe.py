@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.compile.compiler import Translation
+from engine.cuda.closure import closure
 from engine.cuda.items import directive_parts, tokens_of
 from engine.errors import OptimlError
 from engine.evaluate.build import Builder
@@ -140,11 +142,11 @@ def shapes_code(text: str, expressions: Iterable[str], defines: Iterable[str], n
     included could use a macro of that name, it counts as seen.
     """
     wanted = frozenset(names)
-    bodies: dict[str, set[str]] = {}
+    bodies: defaultdict[str, set[str]] = defaultdict(set)
     reached = {word for expression in expressions for word in _WORD.findall(expression)}
     for define in defines:
         name, _, value = define.partition("=")
-        bodies.setdefault(name, set()).update(_WORD.findall(value))
+        bodies[name].update(_WORD.findall(value))
     headers = False
     for token in tokens_of(text):
         if token.kind != "directive":
@@ -156,16 +158,12 @@ def shapes_code(text: str, expressions: Iterable[str], defines: Iterable[str], n
             if "##" in rest:
                 return wanted
             if match:
-                bodies.setdefault(match[0], set()).update(_WORD.findall(rest[match.end() :]))
+                bodies[match[0]].update(_WORD.findall(rest[match.end() :]))
         elif word == "include":
             headers = True
         elif word not in ("ifdef", "ifndef", "elifdef", "elifndef", "undef"):
             reached.update(_WORD.findall(_DEFINED.sub(" ", rest)))
     if headers:
         reached.update(wanted & bodies.keys())
-    waiting = list(reached)
-    while waiting:
-        for word in bodies.get(waiting.pop(), set()) - reached:
-            reached.add(word)
-            waiting.append(word)
+    reached = closure(reached, lambda word: bodies[word])
     return wanted & reached

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from engine.cuda.closure import closure
 from engine.cuda.constants import integers, value_span, words
 from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span, Unit
@@ -188,17 +189,12 @@ class ConstantTemplate:
                 unit = parse(self.original.files[site.path], site.path)
                 around = [f for f in unit.functions if f.span.contains(site.span)]
                 texts += [unit.text(f.span) for f in around] or [unit.data.decode("utf-8", "replace")]
-        reached, waiting = set[str](), [w for t in texts for w in words(t)]
         tables = {**self._unit.constants, **self._unit.macros}
         for path, data in self.original.files.items():
             if path.endswith(SOURCES):
                 unit = parse(data, path)
                 tables |= {**unit.constants, **unit.macros}
-        while waiting:
-            word = waiting.pop()
-            if word not in reached:
-                reached.add(word)
-                waiting += words(tables.get(word, ""))
+        reached = closure((w for t in texts for w in words(t)), lambda word: words(tables.get(word, "")))
         return frozenset(n for n in self.space.names if n in reached)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from engine.cuda.closure import closure
 from engine.cuda.constants import words
 from engine.cuda.items import Item, Token, directive_parts, items_of
 from engine.cuda.parse import parse
@@ -436,14 +437,7 @@ def _reachable(items: Sequence[Item], kernels: set[str]) -> set[str]:
         if _is_device(item):
             for name in item.defines:
                 uses.setdefault(name, set()).update(t.text for t in _flat(item.tokens) if t.kind == "name")
-    found: set[str] = set()
-    waiting = [name for name in kernels if name in uses]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [other for other in uses[name] if other in uses]
-    return found
+    return closure(kernels & uses.keys(), lambda name: uses[name] & uses.keys())
 
 
 def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
@@ -458,13 +452,7 @@ def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
             continue
         for name in defines:
             made_of.setdefault(name, set()).update(t.text for t in _flat(item.tokens))
-    found, waiting = set[str](), list(used)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += made_of.get(name, ())
-    return found
+    return closure(used, lambda name: made_of.get(name, ()))
 
 
 def host_difference(before: str, after: str, original: Program, spec: KernelSpec) -> str | None:

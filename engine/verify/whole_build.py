@@ -15,6 +15,7 @@ from typing import Literal
 
 from engine.compile.cubin import Cubin
 from engine.compile.whole import WholeFile
+from engine.cuda.closure import closure
 from engine.cuda.items import items_of
 from engine.model import Binary, Program
 from engine.spec.kernel_spec import KernelSpec
@@ -140,16 +141,13 @@ def _codes(data: bytes) -> dict[str, str]:
 
 def including(files: Mapping[str, bytes], changed: Iterable[str]) -> Iterator[str]:
     """The sources among `files` that are among the changed ones or include one, directly or not, in the order of their paths."""
-    waiting, reached = list(changed), set[str]()
     includes = {path: {m.decode("utf-8", "replace") for m in _INCLUDE.findall(data)} for path, data in files.items()}
-    while waiting:
-        path = waiting.pop()
-        if path in reached:
-            continue
-        reached.add(path)
+
+    def includers(path: str) -> Iterator[str]:
         base = posixpath.basename(path)
-        waiting += [p for p, names in includes.items() if any(posixpath.basename(name) == base for name in names)]
-    return iter(sorted(path for path in reached if path.endswith(_SOURCES)))
+        return (p for p, names in includes.items() if any(posixpath.basename(name) == base for name in names))
+
+    return iter(sorted(path for path in closure(changed, includers) if path.endswith(_SOURCES)))
 
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\r\n]+)[">]', re.M)

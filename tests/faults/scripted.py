@@ -151,8 +151,11 @@ class ScriptedMachine:
 
 @contextmanager
 def scripted(evaluator: Any, profiles: Path | None = None) -> Iterator[Machine]:
-    """The machine, with the scripted proposals in the place of the rules."""
-    with mock.patch.object(engine.evaluate.analysis, "proposals", proposals):
+    """The machine, with the scripted proposals in the place of the rules. It has no nvcc: the scripted binaries are not its code."""
+    with (
+        mock.patch.object(engine.evaluate.analysis, "proposals", proposals),
+        mock.patch("engine.run.whole_check.find_nvcc", return_value=None),
+    ):
         yield cast(Machine, ScriptedMachine(evaluator, profiles))
 
 

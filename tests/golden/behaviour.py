@@ -9,15 +9,13 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import islice, product
 from pathlib import Path
 from unittest.mock import patch
 
-from engine.arith import ArithmeticError_, evaluate
 from engine.cuda.edit import apply, edit_program
 from engine.cuda.load import load_program
 from engine.cuda.parse import parse
-from engine.errors import OptimlError, SourceError
+from engine.errors import OptimlError, RefusedError, SourceError
 from engine.model import Program
 from engine.rewrite.proposal import Family, Proposal
 from engine.rewrite.site import Site
@@ -25,6 +23,7 @@ from engine.rules import RuleFailure, families, make_site, proposals
 from engine.spec.draft import draft
 from engine.spec.find import described, find_spec
 from engine.spec.kernel_spec import KernelSpec
+from engine.tune.space import Condition, Parameter, Space
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -129,19 +128,16 @@ def _parts(program: Program, proposal: Proposal) -> tuple[object, ...]:
 
 
 def _points(family: Family) -> list[dict[str, int]]:
-    feasible = [
-        values
-        for choice in product(*family.parameters.values())
-        if _holds(family, values := dict(zip(family.parameters, choice, strict=True)))
-    ]
-    return list(islice(feasible, 0, None, max(1, -(-len(feasible) // _POINTS))))
-
-
-def _holds(family: Family, values: dict[str, int]) -> bool:
+    """Some of the family's feasible points, as the tuner finds them."""
+    space = Space(
+        tuple(Parameter(name, tuple(values)) for name, values in family.parameters.items()),
+        tuple(Condition(text) for text in family.conditions),
+    )
     try:
-        return all(evaluate(condition, values) for condition in family.conditions)
-    except ArithmeticError_:
-        return False
+        feasible, _ = space.points()
+    except RefusedError:  # none
+        return []
+    return [space.named(point) for point in feasible[:: max(1, -(-len(feasible) // _POINTS))]]
 
 
 def drafts(files: Iterable[Path]) -> str:

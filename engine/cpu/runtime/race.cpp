@@ -1,4 +1,6 @@
 // Race detection: the same kernel object on the real ThreadSanitizer, each CUDA thread a fibre of its own.
+#include <dlfcn.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -148,9 +150,51 @@ std::pair<void *, int> made() {
 
 size_t rounded(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
 
+// Where buffers and shared arrays lie, as far as they fit: see dl_iterate_phdr below.
+constexpr size_t ARENA_BYTES = size_t{16} << 30;
+char *arena = nullptr;
+size_t arena_used = 0;
+
+// The system call itself: the interceptor would count mapping as a write, and look at what memory remembers.
+char *map_quietly(void *at, size_t bytes, int protection, int flags) {
+    long p = syscall(SYS_mmap, at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (p == -1) _exit(3);
+    return reinterpret_cast<char *>(p);
+}
+
+// Room in the arena, else nullptr: the system then chooses a place.
+char *place(size_t bytes) {
+    if (!arena || bytes > ARENA_BYTES - arena_used) return nullptr;
+    char *at = arena + arena_used;
+    arena_used += bytes;
+    return at;
+}
+
 }  // namespace
 
-void hook_setup() { main_fiber = __tsan_get_current_fiber(); }
+// ThreadSanitizer looks for the module of a racy address with every report. Memory that is in none has it read /proc/self/maps
+// each time, some thousands of lines where there are hundreds of fibres: 10 ms a report. The arena is shown to it as a module.
+extern "C" int dl_iterate_phdr(int (*each)(dl_phdr_info *, size_t, void *), void *data) {
+    static decltype(&dl_iterate_phdr) next = nullptr;  // not by an initialiser: its guard would need ThreadSanitizer, which calls this
+    if (!next) next = reinterpret_cast<decltype(next)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
+    if (int ended = next(each, data)) return ended;
+    if (!arena) return 0;
+    ElfW(Phdr) segment{};
+    segment.p_type = PT_LOAD;
+    segment.p_flags = PF_R | PF_W;
+    segment.p_memsz = ARENA_BYTES;
+    dl_phdr_info info{};
+    info.dlpi_addr = reinterpret_cast<ElfW(Addr)>(arena);
+    info.dlpi_name = "/memory of the kernel";
+    info.dlpi_phdr = &segment;
+    info.dlpi_phnum = 1;
+    return each(&info, sizeof info, data);
+}
+
+void hook_setup() {
+    main_fiber = __tsan_get_current_fiber();
+    arena = map_quietly(nullptr, ARENA_BYTES, PROT_NONE, MAP_NORESERVE);
+}
 
 // A fibre costs more than a millisecond and most blocks' threads do not: those of the largest job are made before any runs.
 void hook_prepare() {
@@ -163,15 +207,14 @@ void hook_prepare() {
     while (static_cast<long>(prepared.size()) < needed) prepared.push_back(made());
 }
 
-char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), nullptr); }
+char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), place(rounded(bytes + 1))); }
 
 char *hook_sampled_buffer(size_t, size_t, size_t) { _exit(3); }
 
 // Called by the first thread that gets there: through the interceptor, mapping would count as a write of that thread.
 char *hook_shared(size_t bytes, size_t) {
-    long p = syscall(SYS_mmap, nullptr, rounded(bytes + 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == -1) _exit(3);
-    return reinterpret_cast<char *>(p);
+    char *at = place(rounded(bytes + 1));
+    return map_quietly(at, rounded(bytes + 1), PROT_READ | PROT_WRITE, at ? MAP_FIXED : 0);
 }
 
 // Stacks and shared arrays are mapped anew for each block: mapping clears what ThreadSanitizer remembers of them, so

@@ -347,6 +347,10 @@ class _Http(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+# Exchanges that were found valid: many tests have the same ones, and each takes some milliseconds.
+_VALID: set[tuple[object, ...]] = set()
+
+
 class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement of its headers
     server_state: Server
@@ -438,6 +442,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _validate(self, path: str, query: dict[str, str], raw: bytes, status: int, data: Any, known: bool) -> None:
         from openapi_core.testing import MockRequest, MockResponse
 
+        exchange = (self.command, path, *sorted(query.items()), raw, status, known, json.dumps(data))
+        if exchange in _VALID:
+            return
         parts = re.fullmatch(r"(/repos/[^/]+/[^/]+/(?:git/refs?|contents)/)(.+)", path)
         request = MockRequest(
             "http://github.test",
@@ -460,3 +467,5 @@ class _Handler(BaseHTTPRequestHandler):
             details = "; ".join(f"{list(e.path)}: {e.message[:200]}" for e in getattr(cause, "schema_errors", []))
             text = f"{type(cause).__name__} {details or cause}"
             self.server_state.violations.append(f"{self.command} {path} {status}: {text}"[:900])
+        else:
+            _VALID.add(exchange)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+
 from engine.capture.manifest import (
     BLOBS,
     VERSION,
@@ -47,7 +49,7 @@ def bare_copy(name: str, root: Path) -> Path:
 def shapes(spec: KernelSpec) -> tuple[Case, Case]:
     """Two shapes of a program: lengths that no block divides."""
     names = list(spec.time[0].sizes)
-    values = ((1000, 3000), (700, 900, 500)) if len(names) < 3 else ((500, 300, 400), (130, 70, 90))
+    values = {1: ((1000,), (700,)), 2: ((300, 500), (170, 230)), 3: ((500, 300, 400), (130, 70, 90))}[len(names)]
     return tuple(Case("", dict(zip(names, v, strict=False))) for v in values)  # type: ignore[return-value]
 
 
@@ -80,7 +82,7 @@ def _launch(spec: KernelSpec, case: Case, config: LaunchConfig, total_us: float,
             continue
         size = elements[name] * parse_dtype(argument.type).itemsize
         before = data[name].tobytes() if name in data else bytes(size)
-        after = before if argument.role == "in" else bytes(b ^ 1 for b in before)
+        after = before if argument.role == "in" else (np.frombuffer(before, np.uint8) ^ 1).tobytes()
         blobs = [_blob(folder, text) for text in (before, after)]
         buffer = Buffer(0, "device", address, size, 0, size, 0, *blobs)
         arguments.append(RecordedArgument(8, address.to_bytes(8, "little").hex(), (buffer,)))

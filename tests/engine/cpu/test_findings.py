@@ -61,7 +61,7 @@ BROKEN = {
 def test_is_reported_in_every_order(name: str, make: Make) -> None:
     body, kind = BROKEN[name]
     kernel = simple(make, body, before="__device__ void f() { __syncthreads(); }")
-    for run in kernel.runs((0, 1, 2, 3), deadline_s=1.0):
+    for run in kernel.runs((0, 1, 2, 3), deadline_s=0.2 if kind == "timeout" else 20):
         assert kind in {f.kind for f in run.findings}, run.findings
 
 
@@ -274,6 +274,20 @@ def test_one_value_stored_by_a_warp_at_once_is_no_race(name: str, make: Make) ->
     arguments = [("x", "in", data()), ("y", "inout", np.zeros(64, np.float32)), ("n", "scalar", N)]
     found = make(text, "k", launch(3, 64), arguments).races((0, 1))
     assert bool(found) == races, found
+
+
+def test_harmless_stores_of_hundreds_of_threads_take_no_second(make: Make, machine: CpuMachine) -> None:
+    """With each report ThreadSanitizer read /proc/self/maps, thousands of lines: 10 s of a core, and the run did not end in time."""
+    text = """
+__global__ void k(float* y, int n) {
+  __shared__ float s[64];
+  for (int i = 0; i < 3; ++i) s[2 + threadIdx.x / 32] = n;
+  y[2 * blockIdx.x + threadIdx.x / 32] = n;
+}
+"""
+    arguments = [("y", "inout", np.zeros(64, np.float32)), ("n", "scalar", N)]
+    kernel = make(text, "k", launch(10, 64), arguments)
+    assert machine.races(kernel.binary, [kernel.job()], deadline_s=2.0) == ()
 
 
 def test_a_line_of_a_header_names_the_header(make: Make) -> None:

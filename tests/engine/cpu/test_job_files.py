@@ -21,7 +21,8 @@ def test_an_array_that_several_jobs_have_is_written_once(tmp_path: Path) -> None
     common, apart = np.arange(3000, dtype=np.float32), np.arange(6000, dtype=np.float32)[::2]
     own = [np.full(5, k, np.float32) for k in range(2)]
     jobs = [CpuJob(LAUNCH, {"x": common, "y": each}) for each in own] + [CpuJob(LAUNCH, {"x": apart, "y": own[1]})]
-    files = write_jobs(tmp_path, CpuBinary(tmp_path / "kernel.so", SPEC, "k.cu"), jobs, ["output 1"] * 3)
+    binary = CpuBinary(tmp_path / "kernel.so", SPEC, "k.cu")
+    files = write_jobs(tmp_path, [(binary, job) for job in jobs], ["output 1"] * 3)
     data = (tmp_path / "data").read_bytes()
     places = []
     for file, job in zip(files, jobs, strict=True):

@@ -109,8 +109,7 @@ RACES = [
 @pytest.mark.parametrize(("name", "old", "new", "array"), RACES, ids=[f"{r[0]} {i}" for i, r in enumerate(RACES)])
 def test_race_found_in_every_run(name: str, old: str, new: str, array: str, make: Make) -> None:
     kernel = mutate(KERNELS[name], old, new, make)
-    for order in RACE_RUNS:
-        all_found = kernel.races((order,))
+    for all_found in kernel.races_by_order(RACE_RUNS):
         found = [f for f in all_found if f.kind == "race"]
         assert found, all_found
         assert not array or array in {f.array for f in found}

@@ -10,6 +10,7 @@ import pytest
 from engine.cpu import Finding
 from engine.cuda.load import load_program
 from engine.errors import RefusedError
+from engine.evaluate import cpu_screen
 from engine.evaluate.evaluator import Evaluator
 from engine.model import Program
 from engine.run.machine import Machine
@@ -132,6 +133,16 @@ def test_a_result_that_another_order_changes_by_more_than_rounding_is_refused(cp
     )
     evaluator, program = _evaluator(cpu, tmp_path, last)
     with closing(evaluator), pytest.raises(RefusedError, match="with another order of threads"):
+        evaluator.open(program)
+
+
+def test_an_original_that_does_not_end_is_refused(
+    cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_screen, "_ORIGINAL_DEADLINE_S", 0.3)
+    endless = SUM.replace("DETERMINISTIC", "false").replace("if (i < n)", "while (true)").replace("SMALL", "1.0f")
+    evaluator, program = _evaluator(cpu, tmp_path, endless)
+    with closing(evaluator), pytest.raises(RefusedError, match=r"did not end in 0\.3 s; use smaller check shapes"):
         evaluator.open(program)
 
 

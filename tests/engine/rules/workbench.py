@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from engine.compile.program import Compiled, compile_text
+from engine.compile.toolkit import include_folders
 from engine.cuda.edit import edit_program
 from engine.cuda.parse import parse
 from engine.model import Program
@@ -83,9 +86,19 @@ def host(site: Site) -> str:
     return site.program.data.decode().replace("\r\n", "\n").split(_HOST)[1]
 
 
-def compiles(site: Site, expression: str = "") -> str:
-    """Compile the device half with NVRTC; what it warned of. Raises what the compiler raises."""
-    return _compile(device(site), expression or site.kernel.name)[1]
+def compiles(site: Site, expression: str = "") -> None:
+    """Compile the device half with NVRTC. Raises what the compiler raises.
+
+    Optimiser and assembler take three quarters of the time. They are left out where they could refuse nothing: code without
+    assembly, whose shared arrays fit a block.
+    """
+    source, wanted = device(site), expression or site.kernel.name
+    if "asm" in source or _shared_bytes(_compile(source, wanted, "-arch=compute_90", "-G").ptx) > 48 << 10:
+        _compile(source, wanted)
+
+
+def _shared_bytes(ptx: str) -> int:
+    return sum(int(count) for count in re.findall(r"^\s*\.shared\b.*\.b8 \S+\[(\d+)\];", ptx, re.M))
 
 
 def machine_code(site: Site) -> str:
@@ -95,18 +108,14 @@ def machine_code(site: Site) -> str:
     (tool,) = [p for root in nvidia.__path__ for p in Path(root).glob("cu13/bin/nvdisasm*")]
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "a.cubin"
-        cubin.write_bytes(_compile(device(site), site.kernel.name)[0])
+        cubin.write_bytes(_compile(device(site), site.kernel.name).code)
         return subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout
 
 
 @cache
-def _compile(source: str, expression: str) -> tuple[bytes, str]:
-    from engine.compile.program import compile_text
-    from engine.compile.toolkit import include_folders
-
+def _compile(source: str, expression: str, *options: str) -> Compiled:
     folders = [f"--include-path={path}" for path in include_folders()]
-    compiled = compile_text(source, "a.cu", [expression], ["-arch=sm_90", "--std=c++17", *folders])
-    return compiled.code, compiled.log
+    return compile_text(source, "a.cu", [expression], [*(options or ("-arch=sm_90",)), "--std=c++17", *folders])
 
 
 SCALE = """
