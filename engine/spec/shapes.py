@@ -23,6 +23,7 @@ _TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
 _MAX_BYTES = 4 << 30
 MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
+_FEW = (1, 1, 2, 3)  # blocks of checks whose rows these go around: a block may take several rows at a time
 _MAX_LESS = 8  # what a buffer is shorter than its sizes
 _PART, _PARTS = 8, (1, 2, 3, 5)  # of what another size is a multiple of, in time and in checks
 _MAX_DOUBLED, _MOST_DOUBLED = (
@@ -90,7 +91,7 @@ def _counting_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> s
 
 
 def _few(case: Case, names: set[str], at: int) -> Case:
-    sizes = {n: min(int(v), 1 + at % 3) if n in names else v for n, v in case.sizes.items()}
+    sizes = {n: min(int(v), _FEW[at % len(_FEW)]) if n in names else v for n, v in case.sizes.items()}
     return Case(case_name(sizes), sizes) if names else case
 
 
