@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from engine.model import LaunchConfig
 from engine.verify.secret_sizes import Sizes
 
+_SPREAD = 16  # blocks at equal distances: of those whose indices 32 bits cannot count one is among them. Ours
 _MOST_BLOCKS = 96  # of a candidate's sample
 _MOST_A_SIDE = 6  # blocks of a candidate in the place of one of the original, along one axis
 _SHRINKS = 6  # by a quarter each, of a size that is too large to be launched. Ours
@@ -31,6 +32,12 @@ def corners(launch: LaunchConfig, rng: random.Random) -> tuple[int, ...]:
     steps = [0, *(step for step, extent in ((1, x), (x, y), (x * y, z)) if extent > 1)]
     near = {at for step in steps for at in (step, last - step)}
     return tuple(sorted({*near, rng.randint(0, last), rng.randint(0, last)}))
+
+
+def spread(launch: LaunchConfig) -> tuple[int, ...]:
+    """Blocks at equal distances in linear order, the first and the last among them."""
+    last = launch.blocks - 1
+    return tuple(sorted({last * at // (_SPREAD - 1) for at in range(_SPREAD)}))
 
 
 def counterparts(blocks: Sequence[int], old: LaunchConfig, new: LaunchConfig) -> tuple[int, ...]:

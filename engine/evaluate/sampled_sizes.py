@@ -16,7 +16,7 @@ from engine.compile.built import Built
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding
 from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample, Writes
 from engine.errors import OptimlError
-from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking
+from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking, spread
 from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "sizes beyond the check cases"
 _SIZES = 384  # that are sampled beside the large ones
+_COUNTED = (1 << 31) - 1  # elements that an int counts
 _TILE = 65_521  # elements after which first contents repeat: a prime, so that no mask or multiple of a block meets the same ones
 _CONTENTS = 8  # first contents of the buffers, which the sizes have in turn: drawing and writing them takes longer than the runs. Ours
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
@@ -372,6 +373,18 @@ class SampledSizes:
             for one, run in zip((*(usual[at] for at in sorted(found)), *brief), runs, strict=True)
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]
+        self._leave_out_broken()
+
+    def _leave_out_broken(self) -> None:
+        """Leave out sizes at which the original fails in a block that is not sampled: 32 bits cannot count their elements, and an index
+        that wraps around may be one of the buffer's again in the last block."""
+        wide = [
+            known for known in self._known if known.job.sample and max(known.job.sample.entries.values()) > _COUNTED
+        ]
+        jobs = [_with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
+        runs = self.machinery.within(self.original.extra, jobs, BRIEF_DEADLINE_S) if jobs else []
+        broken = {id(known) for known, run in zip(wide, runs, strict=True) if run.findings}
+        self._known = [known for known in self._known if id(known) not in broken]
 
     def outside(self) -> tuple[Case, str] | None:
         """A timing case at which a sampled block of the original leaves a buffer, and how."""

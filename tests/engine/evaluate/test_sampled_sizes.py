@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -247,6 +248,35 @@ def test_what_takes_long_is_tried_at_the_large_sizes_and_some_others(
     assert f"some blocks at {len(tried)} sizes" in verdict.detail
     assert {known.case.sizes["n"] for known in samples._known if known.large} <= set(tried)
     assert sum(known.case.sizes["n"] in tried for known in samples._known if not known.large) >= 57
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sizes_at_which_the_originals_own_index_wraps_around_say_nothing(seed: int) -> None:
+    """Its first and last blocks stay within the buffer there, and those between, which a candidate's lie at, do not."""
+
+    def wrapped(i: int, n: int, threads: int) -> tuple[int, float] | None:
+        at = (i + (1 << 31)) % (1 << 32) - (1 << 31)
+        return (at, _value(at)) if i < n else None
+
+    spec = replace(
+        SPEC, arguments=(Argument("x", "float", "in", "n*m", fill=Fill("normal")), Argument("y", "float", "out", "n*m"),
+        Argument("n", "int", "scalar", ""), Argument("m", "int", "scalar", "")), steps=(Step("k", "", ("x", "y", "n", "m")),),
+        check=(Case("small", {"n": 64, "m": 65}),), time=(Case("large", {"n": 4096, "m": 4096}),),
+    )  # fmt: skip
+
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+        return [_run(wrapped, job) for job in jobs]
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        blocks = -(-sizes["n"] * sizes["m"] // BLOCK)
+        return (LaunchConfig((blocks, 1, 1) if program == "original" else (-(-blocks // 97), 97, 1), (BLOCK, 1, 1), 0),)
+
+    machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None)
+    original, candidate = (SimpleNamespace(program=name, extra=None) for name in ("original", "candidate"))
+    samples = SampledSizes(spec, machinery, original, random.Random(seed))  # type: ignore[arg-type]
+    failure, _ = samples.judge(candidate)  # type: ignore[arg-type]
+    assert failure is None
+    assert any(known.case.sizes["n"] * known.case.sizes["m"] > 1 << 29 for known in samples._known)
 
 
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
