@@ -108,7 +108,6 @@ class Binary:
     block_atomics: int = 0  # atomics on memory that blocks may share, which hold within a block alone
     lossy_indices: int = 0  # what happens to indices in its PTX, as in engine/compile/index_precision.py
     constants: tuple[tuple[str, int], ...] = ()  # name and bytes of each `__constant__` variable that the spec fills
-    compile_s: float = 0.0
     cached: bool = False
     log: str = ""
 

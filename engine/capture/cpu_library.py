@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.compile.cubin import package_folders
-from engine.cpu.toolchain import INCLUDE, RUNTIME, Toolchain, find_toolchain
-from engine.errors import CompileError, MachineError
+from engine.cpu.toolchain import INCLUDE, RUNTIME, Toolchain, build_once, find_toolchain, run_compiler
+from engine.errors import MachineError
 
 PROGRAM = Path(__file__).parent / "program"
 _INJECTION = Path(__file__).parent / "injection"
 _SLOTS, _SLOT_BITS = 514, 36  # allocations at once, and two: each has 64 GiB of addresses
-_COMPILE_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -58,43 +54,17 @@ def cpu_runtime(cache: Path) -> CpuRuntime:
         key.update(part.encode() + b"\0")
     folder = cache / f"program-{key.hexdigest()[:24]}"
     objects = tuple(folder / f"{source.stem}.o" for source in sources)
-    if not folder.is_dir():
-        _build(cache, folder, toolchain, (*names, *folders), sources)
+    build_once(folder, lambda scratch: _build(scratch, toolchain, (*names, *folders), sources), Path.is_dir)
     return CpuRuntime(toolchain, flags, objects)
 
 
-def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ...], sources: list[Path]) -> None:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="program-", dir=cache))
-    except OSError as error:
-        do = "set OPTIML_CACHE to another folder"
-        raise MachineError(f"the cache folder cannot be written: {error.strerror}", str(cache), do) from None
-
+def _build(folder: Path, toolchain: Toolchain, flags: tuple[str, ...], sources: list[Path]) -> None:
     def compile_one(source: Path) -> None:
         own = [*flags, "-I", str(_INJECTION), "-I", str(RUNTIME)] if source.parent == PROGRAM else []
         argv = [*toolchain.argv, "-std=c++17", "-O2", "-w", "-fPIC", f"-DOPTIML_SLOTS={_SLOTS}"]
         argv.append(f"-DOPTIML_SLOT_BITS={_SLOT_BITS}")
-        argv += ["-DOPTIML_HOST_THREADS", *own]
-        done = subprocess.run(
-            [*argv, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")], capture_output=True, text=True,
-            errors="replace", timeout=_COMPILE_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode != 0:
-            first = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
-            raise CompileError(
-                f"the CPU runtime does not compile: {first[:300]}", argv[0], "report this", log=done.stderr[-4000:]
-            )
+        argv += ["-DOPTIML_HOST_THREADS", *own, "-c", str(source), "-o", str(folder / f"{source.stem}.o")]
+        run_compiler(argv, "the CPU runtime", "report this")
 
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(compile_one, sources))
-        try:
-            scratch.rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise MachineError("cannot be written", str(folder), "set OPTIML_CACHE to another folder") from None
-    except subprocess.SubprocessError as error:
-        raise MachineError("the C++ compiler could not be run", toolchain.argv[0], str(error)[:300]) from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, sources))

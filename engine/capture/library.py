@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.compile.cubin import package_folders
 from engine.compile.toolkit import include_folders
-from engine.cpu.toolchain import find_toolchain
-from engine.errors import CompileError, MachineError
+from engine.cpu.toolchain import build_once, find_toolchain, run_compiler
+from engine.errors import MachineError
 
 _SOURCE = Path(__file__).parent / "injection" / "record.cpp"
-_COMPILE_S = 120.0
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden")
 _VERSION = re.compile(r"^#define CUPTI_API_VERSION (\d+)", re.MULTILINE)
 _OLDEST = 130000  # the first API whose record of a kernel is the one that the library reads
@@ -70,24 +66,12 @@ def injection_library(cache: Path, cupti: Cupti) -> Path:
     cuda = cuda_include(cupti)
     if cuda is None:
         raise MachineError("cuda.h was not found", do="pip install nvidia-cuda-runtime==13.0.*, or set CUDA_HOME")
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="capture-", dir=cache))
-    except OSError as error:
-        raise MachineError(
-            f"the cache folder cannot be written: {error.strerror}", str(cache), "set OPTIML_CACHE to another folder"
-        ) from None
-    try:
-        compile_library(_SOURCE, scratch / target.name, (cupti.include, cuda))
-        try:
-            scratch.rename(target.parent)
-        except OSError:  # another process was faster
-            if not target.is_file():
-                raise MachineError(
-                    "cannot be written", str(target.parent), "set OPTIML_CACHE to another folder"
-                ) from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    include = (cupti.include, cuda)
+    build_once(
+        target.parent,
+        lambda scratch: compile_library(_SOURCE, scratch / target.name, include),
+        lambda folder: (folder / target.name).is_file(),
+    )
     return target
 
 
@@ -97,19 +81,11 @@ def compile_library(source: Path, target: Path, include: tuple[Path, ...]) -> No
     if toolchain is None:
         raise MachineError("no C++ compiler was found", do="install g++ or clang++")
     argv = [*toolchain.argv, *_FLAGS, *(f"-I{folder}" for folder in include), str(source), "-o", str(target)]
-    try:
-        done = subprocess.run(
-            [*argv, "-ldl", "-lpthread"], capture_output=True, text=True, errors="replace", timeout=_COMPILE_S,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
-    if done.returncode != 0:
-        first = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
-        raise CompileError(
-            f"the capture library does not compile: {first[:300]}", argv[0],
-            "check that g++ and the CUPTI headers are complete; otherwise report this", log=done.stderr[-4000:],
-        )  # fmt: skip
+    run_compiler(
+        [*argv, "-ldl", "-lpthread"],
+        "the capture library",
+        "check that g++ and the CUPTI headers are complete; otherwise report this",
+    )
 
 
 # Some packages (PyTorch's among them) bring the one without what it includes.

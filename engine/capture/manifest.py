@@ -19,6 +19,7 @@ from pathlib import Path
 from engine.capture.raw_records import Triple, open_regular
 from engine.errors import MachineError, UsageError
 from engine.process.decode import NotThis, decode, load
+from engine.settings.folders import replace_file
 
 VERSION = 1
 FOLDER = Path(".optiml") / "capture"
@@ -150,7 +151,7 @@ def hide_from_git(folder: Path) -> None:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest at once: a full disk leaves the old one. Raises MachineError."""
     text = json.dumps(dataclasses.asdict(manifest), indent=1)
-    _replace(folder / MANIFEST, text.encode())
+    replace_file(folder / MANIFEST, text.encode(), "free some space")
 
 
 def load_manifest(folder: Path) -> Manifest | None:
@@ -244,16 +245,3 @@ def read_blob(folder: Path, name: str, most: int = MAX_BLOB) -> bytes:
 
 def _blob(folder: Path, name: str) -> Path:
     return folder / f"{name}.z"
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise MachineError(f"cannot be written: {error.strerror}", str(path), "free some space") from None

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -79,12 +78,11 @@ class NvrtcCompiler:
         MachineError when the code needs nvcc and there is none, or when workers cannot start.
         """
         translation.check()
-        begin = time.perf_counter()
         key = self._key(translation)
         kept = self._cache.get(key) if key else None
         if kept is not None:
             with contextlib.suppress(*_MALFORMED):
-                return self._binary(translation, kept[0], kept[1], begin, cached=True)
+                return self._binary(translation, kept[0], kept[1], cached=True)
         nvcc, refused = self._nvcc is not None, needs_nvcc(translation.text)
         if refused and not nvcc:
             raise NeedsNvcc("it includes a header that only nvcc supports", translation.path, _GET_NVCC)
@@ -101,7 +99,7 @@ class NvrtcCompiler:
             cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
             header = {"described": describe(cubin, names, log, translation.path, kernels=translation.kernels)}
         try:
-            binary = self._binary(translation, header["described"], cubin, begin, cached=False)
+            binary = self._binary(translation, header["described"], cubin, cached=False)
         except _MALFORMED:
             raise CompileError("the compiler's process sent an invalid answer", translation.path) from None
         if key:
@@ -133,9 +131,7 @@ class NvrtcCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _binary(
-        self, translation: Translation, plain: Mapping[str, Any], cubin: bytes, begin: float, *, cached: bool
-    ) -> Binary:
+    def _binary(self, translation: Translation, plain: Mapping[str, Any], cubin: bytes, *, cached: bool) -> Binary:
         """Raises one of `_MALFORMED` where `plain` is not what `describe` gives: it comes from a file or a worker."""
         entries = tuple(map(str, plain["entries"]))
         resources = tuple(Resources(*map(int, each)) for each in plain["resources"])
@@ -155,7 +151,6 @@ class NvrtcCompiler:
             block_atomics=int(plain["block_atomics"]),
             lossy_indices=int(plain["lossy_indices"]),
             constants=constants,
-            compile_s=time.perf_counter() - begin,
             cached=cached,
             log=str(plain["log"]),
         )

@@ -155,7 +155,6 @@ class CpuMachine:
         return replace(built, conditions=marks.conditions, unread=marks.unread)
 
     def _built(self, translated: str, path: str, spec: KernelSpec, strict: bool, timeout_s: float) -> CpuBinary:
-        started = time.monotonic()
         prepared = self.prepared(spec.compile.std)
         # The prepared folder's name stands for the compiler, its flags and the header.
         flags = self.toolchain.strict_flags if strict else ()
@@ -172,7 +171,7 @@ class CpuMachine:
             raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
         if kept is None:
             self._objects.put(key, {}, compiled)
-        return CpuBinary(target, spec, path, time.monotonic() - started)
+        return CpuBinary(target, spec, path)
 
     def _front(self, spec: KernelSpec) -> list[str]:
         """The compiler with what decides how it reads a kernel's text, but for the header."""

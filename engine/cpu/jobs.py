@@ -55,7 +55,6 @@ class CpuBinary:
     object: Path
     spec: KernelSpec
     path: str  # the kernel's file, as findings name it
-    compile_s: float = 0.0
     conditions: tuple[MarkedCondition, ...] = ()  # whose outcomes its runs report
     unread: int = 0  # the first line where conditions could not be read; 0: none
     seen: dict[int, int] = field(default_factory=dict, compare=False)  # outcomes in runs that count, as in CpuRun

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from engine.errors import CompileError, MachineError
 from engine.settings.folders import read_regular
 
 INCLUDE = Path(__file__).parent / "include"
+_RUNTIME_NAME = "the CPU runtime"
 _HEADER = "#include <optiml_cuda.h>\n"
 RUNTIME = Path(__file__).parent / "runtime"
 _BUILD_TIMEOUT_S = 240  # zig compiles a C library first
@@ -135,20 +136,53 @@ def _sources() -> list[Path]:
     ]
 
 
-def _run(argv: Sequence[str], environment: dict[str, str]) -> None:
+def run_compiler(
+    argv: Sequence[str],
+    what: str,
+    do: str = "check the installation of this compiler, or report this",
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Compile code of ours, which messages call `what`. Raises MachineError, and CompileError with the first error."""
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment, "PATH": _path()}, errors="replace",
+            env={**os.environ, **(environment or {}), "PATH": _path()}, errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
     if done.returncode != 0:
         said = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
-        raise CompileError(
-            f"the CPU runtime does not compile: {said[:300]}", argv[0], "check the installation of this compiler, or report this",
-            log=done.stderr[-4000:],
-        )  # fmt: skip
+        raise CompileError(f"{what} does not compile: {said[:300]}", argv[0], do, log=done.stderr[-4000:])
+
+
+def build_once(folder: Path, build: Callable[[Path], None], whole: Callable[[Path], bool]) -> None:
+    """Have `build` fill a folder of the cache, unless it is `whole`: beside it, to be moved there. Raises MachineError."""
+    if whole(folder):
+        return
+    cache = folder.parent
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
+    except OSError as error:
+        raise _unwritable(cache, error) from None
+    try:
+        build(scratch)
+        try:
+            if folder.exists() and not whole(folder):
+                damaged = cache / f"{scratch.name}.damaged"
+                folder.rename(damaged)
+                shutil.rmtree(damaged, ignore_errors=True)
+            scratch.rename(folder)
+        except OSError as error:  # another process was faster
+            if not whole(folder):
+                raise _unwritable(cache, error) from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _unwritable(cache: Path, error: OSError) -> MachineError:
+    what = f"the cache folder cannot be written: {error.strerror}"
+    return MachineError(what, str(cache), "set OPTIML_CACHE to another folder")
 
 
 def zig_environment(folder: Path) -> dict[str, str]:
@@ -173,35 +207,13 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
     since is built anew. Raises MachineError and CompileError.
     """
     folder = runtime_folder(toolchain, cache, std)
-    if not _whole(folder):
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix="cpu-", dir=cache))
-        except OSError as error:
-            raise MachineError(
-                f"the cache folder cannot be written: {error.strerror}",
-                str(cache),
-                "set OPTIML_CACHE to another folder",
-            ) from None
-        try:
-            _build(toolchain, scratch, std)
-            _seal(scratch)
-            scratch.chmod(0o755)  # in the sandbox another user reads it
-            try:
-                if folder.exists() and not _whole(folder):
-                    damaged = cache / f"{scratch.name}.damaged"
-                    folder.rename(damaged)
-                    shutil.rmtree(damaged, ignore_errors=True)
-                scratch.rename(folder)
-            except OSError as error:  # another process was faster
-                if not _whole(folder):
-                    raise MachineError(
-                        f"the cache folder cannot be written: {error.strerror}",
-                        str(cache),
-                        "set OPTIML_CACHE to another folder",
-                    ) from None
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+
+    def build(scratch: Path) -> None:
+        _build(toolchain, scratch, std)
+        _seal(scratch)
+        scratch.chmod(0o755)  # in the sandbox another user reads it
+
+    build_once(folder, build, _whole)
     if folder.stat().st_mode & 0o055 != 0o055:  # an earlier version kept it from the user of the sandbox
         folder.chmod(0o755)
     missing = folder / "race.missing"
@@ -246,7 +258,7 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
     commands += [[*plain, "-c", str(RUNTIME / f"{name}.cpp"), "-o", str(folder / f"{name}.o")] for name in compiled]
     commands.append([*plain, str(RUNTIME / "supervise.cpp"), "-o", str(folder / "supervise")])
     with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-        list(executor.map(lambda argv: _run(argv, environment), commands))
+        list(executor.map(lambda argv: run_compiler(argv, _RUNTIME_NAME, environment=environment), commands))
     _link([*toolchain.argv], _SCREEN_SOURCES, folder / "screen", environment)
     if not races:
         (folder / "race.missing").write_text(
@@ -261,4 +273,5 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
 
 def _link(argv: Sequence[str], own: Sequence[str], target: Path, environment: dict[str, str]) -> None:
     objects = [str(target.parent / f"{name}.o") for name in (*own, *_SHARED_SOURCES)]
-    _run([*argv, *objects, "-rdynamic", "-o", str(target), "-ldl", "-lm"], environment)
+    command = [*argv, *objects, "-rdynamic", "-o", str(target), "-ldl", "-lm"]
+    run_compiler(command, _RUNTIME_NAME, environment=environment)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,28 +62,23 @@ class _Compared(Enum):
 
 
 @dataclass
-class _Known:
-    """A size with what sampled blocks of the original write there."""
-
-    case: Case
-    large: bool
-    launch: LaunchConfig
-    job: CpuJob
-    run: CpuRun
-    loose: bool = False  # its buffers are aligned as their elements alone, which an edit need not allow for
-    long: bool = False  # one size alone is so large that an edit need not be launchable there
-    wide: CpuRun | None = None
-
-
-class _Wanted(NamedTuple):
+class _Wanted:
     """A size at which the original is to be run."""
 
     case: Case
     large: bool
     launch: LaunchConfig
     job: CpuJob
-    loose: bool
-    long: bool
+    loose: bool  # its buffers are aligned as their elements alone, which an edit need not allow for
+    long: bool  # one size alone is so large that an edit need not be launchable there
+
+
+@dataclass
+class _Known(_Wanted):
+    """A size with what sampled blocks of the original write there."""
+
+    run: CpuRun
+    wide: CpuRun | None = None
 
 
 @dataclass(frozen=True)
@@ -369,7 +364,7 @@ class SampledSizes:
         runs = [found[at] for at in sorted(found)]
         runs += self.machinery.within(self.original.extra, [one.job for one in brief], BRIEF_DEADLINE_S)
         self._known = [
-            _Known(one.case, one.large, one.launch, one.job, run, one.loose, one.long)
+            _Known(**vars(one), run=run)
             for one, run in zip((*(usual[at] for at in sorted(found)), *brief), runs, strict=True)
             if not run.findings and any(len(w.entries) for w in run.writes.values())
         ]

@@ -25,12 +25,11 @@ _RECENT_S = 0.02  # NVML itself samples what processes use no faster than this
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One reading: clocks in MHz, temperature in °C, power in W, reasons that clocks are held down, other processes."""
+    """One reading: clocks in MHz, temperature in °C, reasons that clocks are held down, other processes."""
 
     sm_mhz: int
     memory_mhz: int
     temperature_c: int
-    power_w: float
     throttles: tuple[str, ...]
     others: tuple[int, ...]  # process ids
 
@@ -82,14 +81,10 @@ class Monitor:
             reasons = 0
             with contextlib.suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-            power = 0.0
-            with contextlib.suppress(nvml.NVMLError):
-                power = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
             return Snapshot(
                 nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
                 nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
                 nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
-                power,
                 tuple(name for bit, name in _THROTTLES.items() if reasons & bit),
                 tuple(others),
             )

@@ -98,7 +98,6 @@ class GpuRunner:
         self._session: tuple[dict[str, Any], list[bytes]] | None = None
         self._kept: dict[str, tuple[object, ...]] = {}
         self._sent: Timing | None = None  # what the worker was asked for beside the checks before it
-        self.restarts = -1
         self.monitor = Monitor(start.device)
         self.device: Mapping[str, Any] = {}
 
@@ -135,7 +134,6 @@ class GpuRunner:
 
     def _launch(self) -> None:
         self._kept, self._sent = {}, None
-        self.restarts += 1
         worker, self._ahead = self._ahead, None
         if worker is None or not worker.alive:
             worker = gpu_process(self._box, self._scratch, self._index, self._watcher)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Literal
 
 from engine.cuda.edit import apply
 from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import parse
-from engine.errors import MachineError
+from engine.settings.folders import replace_file
 from engine.spec.tables import SPEC_NAME
 
 Form = Literal["comments", "toml"]
@@ -39,23 +36,5 @@ def write_spec(file: Path, kernel: str, text: str, form: Form) -> Path:
     else:
         path = file
         after = with_lines(file.read_bytes(), file.name, kernel, text)
-    _replace(path, after)
+    replace_file(path, after, "check its permissions", 0o644)
     return path
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replaces a file's contents at once: a full disk leaves the old ones."""
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        if path.exists():
-            shutil.copymode(path, temporary)
-        else:
-            os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise MachineError(f"cannot be written ({error.strerror})", str(path), "check its permissions") from None

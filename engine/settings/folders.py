@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -116,6 +117,21 @@ def results_folder(out: Path) -> Iterator[None]:
                     (folder / ".gitignore").unlink()
                 folder.rmdir()
         raise
+
+
+def replace_file(path: Path, data: bytes, do: str, mode: int = 0o600) -> None:
+    """Replace a file's contents at once: a full disk leaves the old ones. A new file has the mode. Raises MachineError with `do`."""
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if path.exists() else mode)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise MachineError(f"cannot be written: {error.strerror}", str(path), do) from None
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:

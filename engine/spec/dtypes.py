@@ -86,11 +86,6 @@ class DType:
         return self.storage.itemsize * self.lanes
 
     @property
-    def signed(self) -> bool:
-        """Whether values below zero exist."""
-        return self.kind == "float" or (self.kind == "int" and self.storage.kind == "i")
-
-    @property
     def limits(self) -> tuple[float, float] | tuple[int, int]:
         """Smallest and largest finite value of a lane."""
         if self.bfloat:

@@ -17,7 +17,7 @@ from engine.verify.defences import ALL, Defences
 
 
 def _snapshot() -> Snapshot:
-    return Snapshot(1980, 3201, 40, 100.0, (), ())
+    return Snapshot(1980, 3201, 40, (), ())
 
 
 class Liar:

@@ -18,28 +18,43 @@ READS = {
     "sleep": "__nanosleep(20);",
     "sleep_register": "__nanosleep((unsigned)i);",
 }
-KERNEL = "__global__ void k(float* y) {{ int i = threadIdx.x; double z = 0.0; for (int j = 0; j < i; ++j) z += y[j]; y[i] = (float)z; {} }}"
+KERNEL = """
+__global__ void {}(float* y) {{
+    int i = threadIdx.x;
+    double z = 0.0;
+    for (int j = 0; j < i; ++j) z += y[j];
+    y[i] = (float)z;
+    {}
+}}
+"""
+
+
+def _shown(code: bytes, pattern: str) -> dict[str, int]:
+    """How often the disassembler shows what matches the pattern, by the name of the section."""
+    parts = re.split(r"\.section\s+\.text\.(\w+)", disassemble(code, sandbox=sandbox()))
+    return {name: len(re.findall(pattern, text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
 def test_what_reads_a_clock_is_what_the_disassembler_shows(arch: str) -> None:
-    for name, statement in {"none": "", **READS}.items():
-        code = compile_text(KERNEL.format(statement), "k.cu", ["k"], [f"-arch={arch}", "--std=c++17"]).code
-        text = disassemble(code, sandbox=sandbox())
-        shown = re.findall(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*|\bNANOSLEEP", text)
-        assert Cubin(code).clock_reads == len(shown), (arch, name, shown)
-        assert bool(shown) is (name != "none")
+    statements = {"none": "", **READS}
+    text = "".join(KERNEL.format(f"k_{name}", statement) for name, statement in statements.items())
+    code = compile_text(text, "k.cu", [f"k_{name}" for name in statements], [f"-arch={arch}", "--std=c++17"]).code
+    shown = _shown(code, r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*|\bNANOSLEEP")
+    assert Cubin(code).clock_reads == sum(shown.values()), (arch, shown)
+    for name in statements:
+        (count,) = [count for section, count in shown.items() if re.search(rf"k_{name}(?!_)P", section)]
+        assert bool(count) is (name != "none"), (arch, name)
 
 
 ATOMICS = """
-struct Parts {{ int* p; double* d; }};
-__device__ __noinline__ int generic(int* p) {{ return atomicAdd{0}(p, 1); }}
-__global__ void k(Parts s, unsigned long long* l, float* f, const int* x) {{
+__device__ __noinline__ int generic{0}(int* p) {{ return atomicAdd{0}(p, 1); }}
+__global__ void k{0}(Parts s, unsigned long long* l, float* f, const int* x) {{
     __shared__ int own[4];
     int i = threadIdx.x;
     atomicAdd{0}(s.d + x[i], 1.0);
     s.d[i + 7] = atomicAdd{0}(s.d + x[i], 1.0);
-    s.p[i] = generic(x[i] & 1 ? own : s.p);
+    s.p[i] = generic{0}(x[i] & 1 ? own : s.p);
     atomicOr{0}(l + x[i], 3ull);
     l[i + 9] = atomicCAS{0}(l + x[i], 9ull, 3ull);
     atomicAdd{0}(f + x[i], 2.0f);
@@ -53,8 +68,10 @@ __global__ void k(Parts s, unsigned long long* l, float* f, const int* x) {{
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
 def test_atomics_of_a_block_are_those_that_the_disassembler_shows(arch: str) -> None:
-    for scope in ("", "_block", "_system"):
-        code = compile_text(ATOMICS.format(scope), "k.cu", ["k"], [f"-arch={arch}", "--std=c++17"]).code
-        shown = re.findall(r"\b(?:ATOM|RED)\S*STRONG\.(?:SM|CTA)\b", disassemble(code, sandbox=sandbox()))
-        assert Cubin(code).block_atomics == len(shown), (arch, scope, shown)
-        assert bool(shown) is (scope == "_block")
+    scopes = ("", "_block", "_system")
+    text = "struct Parts { int* p; double* d; };" + "".join(ATOMICS.format(scope) for scope in scopes)
+    code = compile_text(text, "k.cu", [f"k{scope}" for scope in scopes], [f"-arch={arch}", "--std=c++17"]).code
+    shown = _shown(code, r"\b(?:ATOM|RED)\S*STRONG\.(?:SM|CTA)\b")
+    assert Cubin(code).block_atomics == sum(shown.values()), (arch, shown)
+    assert any(shown.values())
+    assert all("_block" in section for section, count in shown.items() if count), (arch, shown)

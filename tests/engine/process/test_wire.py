@@ -118,7 +118,7 @@ def test_who_ends_a_process_does_not_wait_for_who_reads_of_it():
         time.sleep(0.5)  # for its child to be there
         begin = time.monotonic()
         worker.kill()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 3  # and not the 4 s that the child of the process lives
         with pytest.raises(WorkerLost) as lost:
             answer.result()
     assert lost.value.kind == "died"

@@ -391,6 +391,6 @@ def test_a_profiler_that_hangs_is_waited_for_once_and_not_at_each_step():
     steps = [built(f"{name}\n") for name in "abcdefghij"]
     begin = time.monotonic()
     found = made.trajectory([(b, node(i, b).evaluation) for i, b in enumerate(steps)], 0.1)
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 0.9  # and not a tenth of a second for each of ten
     assert len(found) == 10
     assert any("the profiler did not answer in time" in note for note in made.close())
