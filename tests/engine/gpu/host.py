@@ -27,6 +27,8 @@ struct Three { u32 x; };
 static Three blockIdx = {0}, threadIdx = {0}, blockDim = {32}, gridDim = {1};
 struct __half { short bits; };
 struct __nv_bfloat16 { short bits; };
+struct __nv_fp8_e4m3 { char bits; explicit __nv_fp8_e4m3(float) : bits(0) {} };
+struct __nv_fp8_e5m2 { char bits; explicit __nv_fp8_e5m2(float) : bits(0) {} };
 static __half __double2half(double) { return {0}; }
 static __half __float2half(float) { return {0}; }
 static __nv_bfloat16 __double2bfloat16(double) { return {0}; }
