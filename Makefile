@@ -19,6 +19,8 @@ LIMIT ?= 25m
 MEASURED := examples suite controls rate peers-pytorch peers-cublas-cub peers-kernel-tuner
 DEMO_OUT := .optiml/softmax-softmax_kernel
 BIN := $(VENV)/bin
+# One more than there are cores: many tests wait for a process for half their time.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 
 .PHONY: demo test test-slow lint format measure metrics schema lock golden docs screenshot release-check clean
 
@@ -28,7 +30,7 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready-dev
 # Hundreds of processes start: each would compile the engine anew.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.ready-dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not gpu and not model'
