@@ -167,7 +167,7 @@ class SampledSizes:
         """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time."""
         self.rng.shuffle(usual)
         left = usual[_AT_A_TIME:]
-        some = [at for at in jobs if at not in set(left)]
+        some = sorted(jobs.keys() - left)
         found: dict[int, CpuRun] = {}
         begin = time.monotonic()
         while some:
@@ -378,7 +378,11 @@ class SampledSizes:
         ]
         jobs = [_with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
         runs = self.machinery.within(self.original.extra, jobs, BRIEF_DEADLINE_S) if jobs else []
-        broken = {id(known) for known, run in zip(wide, runs, strict=True) if run.findings}
+        broken = {
+            id(known)
+            for known, run in zip(wide, runs, strict=True)
+            if {finding.kind for finding in run.findings} - set(_DOUBTED)
+        }
         self._known = [known for known in self._known if id(known) not in broken]
 
     def outside(self) -> tuple[Case, str] | None:

@@ -25,6 +25,11 @@ SPEC = KernelSpec(
     (Argument("x", "float", "in", "n", fill=Fill("normal")), Argument("y", "float", "out", "n"), Argument("n", "int", "scalar", "")),
     (Case("small", {"n": 4100}),), (Case("large", {"n": 1 << 25}),),
 )  # fmt: skip
+TWO_SIZES = replace(
+    SPEC, arguments=(Argument("x", "float", "in", "n*m", fill=Fill("normal")), Argument("y", "float", "out", "n*m"),
+    Argument("n", "int", "scalar", ""), Argument("m", "int", "scalar", "")), steps=(Step("k", "", ("x", "y", "n", "m")),),
+    check=(Case("small", {"n": 64, "m": 65}),), time=(Case("large", {"n": 4096, "m": 4096}),),
+)  # fmt: skip
 BLOCK = 256
 Kernel = Callable[[int, int, int], tuple[int, float] | None]  # thread, n, threads of the grid: what it writes where
 
@@ -258,12 +263,6 @@ def test_sizes_at_which_the_originals_own_index_wraps_around_say_nothing(seed: i
         at = (i + (1 << 31)) % (1 << 32) - (1 << 31)
         return (at, _value(at)) if i < n else None
 
-    spec = replace(
-        SPEC, arguments=(Argument("x", "float", "in", "n*m", fill=Fill("normal")), Argument("y", "float", "out", "n*m"),
-        Argument("n", "int", "scalar", ""), Argument("m", "int", "scalar", "")), steps=(Step("k", "", ("x", "y", "n", "m")),),
-        check=(Case("small", {"n": 64, "m": 65}),), time=(Case("large", {"n": 4096, "m": 4096}),),
-    )  # fmt: skip
-
     def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(wrapped, job) for job in jobs]
 
@@ -273,10 +272,27 @@ def test_sizes_at_which_the_originals_own_index_wraps_around_say_nothing(seed: i
 
     machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None)
     original, candidate = (SimpleNamespace(program=name, extra=None) for name in ("original", "candidate"))
-    samples = SampledSizes(spec, machinery, original, random.Random(seed))  # type: ignore[arg-type]
+    samples = SampledSizes(TWO_SIZES, machinery, original, random.Random(seed))  # type: ignore[arg-type]
     failure, _ = samples.judge(candidate)  # type: ignore[arg-type]
     assert failure is None
     assert any(known.case.sizes["n"] * known.case.sizes["m"] > 1 << 29 for known in samples._known)
+
+
+def test_sizes_at_which_blocks_of_the_original_take_long_are_kept() -> None:
+    """What ends in time in the blocks that are sampled is no fault in those between."""
+
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+        late = CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0)
+        between = [job.sample is not None and len(job.sample.blocks) == 16 for job in jobs]
+        return [late if each else _run(_original, job) for each, job in zip(between, jobs, strict=True)]
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        return (LaunchConfig((-(-sizes["n"] * sizes["m"] // BLOCK), 1, 1), (BLOCK, 1, 1), 0),)
+
+    machinery = Machinery(run, launches, lambda candidate, case: False, lambda job: None)
+    samples = SampledSizes(TWO_SIZES, machinery, SimpleNamespace(program="original", extra=None), random.Random(7))  # type: ignore[arg-type]
+    samples.draw()
+    assert any(known.case.sizes["n"] * known.case.sizes["m"] > 1 << 31 for known in samples._known)
 
 
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
