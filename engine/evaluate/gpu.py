@@ -130,10 +130,8 @@ class GpuEvaluator:
         self._wide = self._widened(built)
         compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
         ready()
-        if self._cpu:
-            self._cpu.open_beside(
-                built
-            )  # a confirmation needs it, and the cores have little to do before the first candidates are built
+        if self._cpu:  # a confirmation needs it, and the cores have little to do before the first candidates are built
+            self._cpu.open_beside(built)
         device = self._runner.start()
         for case in (*self._spec.check, *self._spec.time):
             needed = bytes_needed(self._spec, case)

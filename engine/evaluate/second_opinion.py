@@ -92,18 +92,24 @@ class SecondOpinion:
             self._known.append(ahead)
         threading.Thread(target=self._work, args=(ahead, original, build), daemon=True).start()
 
-    def give_up(self) -> None:
-        """End, soon, the checks that were begun ahead and have not ended."""
+    def give_up(self, but: Built | None = None) -> _Ahead | None:
+        """End, soon, the checks that were begun ahead and have not ended, but for those of one program, which are returned."""
         with self._lock:
+            kept = self._ahead(but)
             for ahead in self._known:
-                ahead.given_up.set()
-            self._known = [ahead for ahead in self._known if ahead.opinion is not None]
+                if ahead is not kept:
+                    ahead.given_up.set()
+            self._known = [ahead for ahead in self._known if ahead is kept or ahead.opinion is not None]
+        return kept
 
     def refuted(self, built: Built) -> Evaluation | None:
         """The evaluation of what checks begun ahead have refuted."""
         with self._lock:
-            known = next((ahead for ahead in self._known if ahead.of(built)), None)
+            known = self._ahead(built)
         return known.opinion[0] if known is not None and known.opinion is not None else None
+
+    def _ahead(self, built: Built | None) -> _Ahead | None:
+        return next((ahead for ahead in self._known if built is not None and ahead.of(built)), None)
 
     def _work(self, ahead: _Ahead, original: Built, build: Callable[[], Built]) -> None:
         stood_s = max(_STOOD_LEAST_S, _STOOD * (time.monotonic() - self._begin))
@@ -131,11 +137,7 @@ class SecondOpinion:
 
     def judge(self, original: Built, built: Built) -> Opinion:
         """The evaluation of what is refuted (None: it is not), and what was checked or why it was not."""
-        with self._lock:
-            ahead = next((ahead for ahead in self._known if ahead.of(built)), None)
-            for other in self._known:
-                if other is not ahead:
-                    other.given_up.set()
+        ahead = self.give_up(but=built)
         if ahead is not None:
             ahead.ended.wait()
             if ahead.opinion is not None:
