@@ -25,6 +25,11 @@ def is_plain(written_text: str) -> bool:
     return bool(re.fullmatch(r"[\w.]+", written_text.strip()))
 
 
+def grouped_text(expression: str) -> str:
+    """An expression as an operand: in parentheses, unless it is plain."""
+    return expression if is_plain(expression) else f"({expression})"
+
+
 def replace_name(node: Node, name: str, replacement: str) -> list[tuple[int, int, str]]:
     """Changes for `render` that put `replacement` wherever the variable `name` stands below the node."""
     return [(n.start_byte, n.end_byte, replacement) for n in walk(node) if n.type == "identifier" and text(n) == name]

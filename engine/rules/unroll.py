@@ -10,7 +10,7 @@ from engine.cuda.declarations import declarators, declared_type
 from engine.cuda.effects import pure
 from engine.cuda.syntax import children, names, text, walk
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, proposal
-from engine.rewrite.wording import is_plain, replace_name
+from engine.rewrite.wording import grouped_text, is_plain, replace_name
 from engine.rules.idioms.known_values import definition
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.reduction.register_accumulate import with_pragma
@@ -316,7 +316,7 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     variable, bound = loop.variable, text(loop.bound)
     lines.append(f"{loop.type} {variable} = {text(loop.start)};")
     ahead = _times(parts - 1, step)
-    bound = bound if is_plain(bound) else f"({bound})"
+    bound = grouped_text(bound)
     start, kept = _kept_pragma(loop.node, parts)
     lines += kept
     lines.append(f"for (; {variable} + {ahead} < {bound}; {variable} += {_times(parts, step)}) {{")

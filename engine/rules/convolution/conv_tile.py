@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from engine.cuda.polynomial import Polynomial, number
 from engine.cuda.syntax import text, walk
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
-from engine.rewrite.wording import ceil_div, is_plain, reindent
+from engine.rewrite.wording import ceil_div, grouped_text, reindent
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution
 from engine.rules.idioms.digits import composed
 from engine.rules.idioms.known_values import definition, in_parameters
@@ -215,7 +215,7 @@ def _in_parameters(site: Site, value: Polynomial) -> str | None:
 
 
 def _named(expression: str, name: str, meaning: str) -> str:
-    return re.sub(rf"\b{re.escape(name)}\b", lambda _: meaning if is_plain(meaning) else f"({meaning})", expression)
+    return re.sub(rf"\b{re.escape(name)}\b", lambda _: grouped_text(meaning), expression)
 
 
 def _grid(tile: _Tile) -> tuple[str, ...] | None:
@@ -227,7 +227,7 @@ def _grid(tile: _Tile) -> tuple[str, ...] | None:
     if width is None or height is None or outputs is None or images is None:
         return None
     third = f"({ceil_div(outputs, tile.tile_k)})" if outputs != "1" else ""
-    batch = (images if is_plain(images) else f"({images})") if images != "1" else ""
+    batch = grouped_text(images) if images != "1" else ""
     return (
         ceil_div(width, tile.tile_w),
         ceil_div(height, tile.tile_h),
@@ -368,8 +368,7 @@ def _tests(form: Convolution, names: Callable[[str], str]) -> str:
 
 
 def _term(value: Polynomial) -> str:
-    shown = value.render()
-    return shown if is_plain(shown) else f"({shown})"
+    return grouped_text(value.render())
 
 
 def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.rewrite.wording import is_plain
+from engine.rewrite.wording import grouped_text
 from engine.rules.matmul.matmul_form import Operand, Product
 
 # Vector type and its number of elements; other element types are loaded one by one.
@@ -134,7 +134,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
             base = _base(p)
             size = f"{p.width} * sizeof({p.operand.element})"
             lines.append(
-                f"const bool {name(p.which + '_aligned')} = {_grouped(p.operand.stride)} % {p.width} == 0 && "
+                f"const bool {name(p.which + '_aligned')} = {grouped_text(p.operand.stride)} % {p.width} == 0 && "
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
     if t.exchanged:
@@ -176,10 +176,6 @@ def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
         f"const int {row} = {tid} / ({name('tile_n')} / {name('thread_n')});",
         f"const int {column} = {tid} % ({name('tile_n')} / {name('thread_n')});",
     ]
-
-
-def _grouped(expression: str) -> str:
-    return expression if is_plain(expression) else f"({expression})"
 
 
 def _base(p: Part) -> str:
@@ -313,7 +309,7 @@ def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Call
         f"const int {name('outer_at')} = {first} + {outer};",
         f"const int {name('k_at')} = {first_k} + {k};",
         f"const {p.operand.element}* {name('source')} = "
-        f"{_base(p)} + static_cast<size_t>({far}) * {_grouped(p.operand.stride)} + {near};",
+        f"{_base(p)} + static_cast<size_t>({far}) * {grouped_text(p.operand.stride)} + {near};",
     ]
 
 
@@ -321,8 +317,8 @@ def _places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> li
     """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
     outer, k = _place(p, name)
     at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
-    first, stride = name("first_row" if p.which == "a" else "first_col"), _grouped(p.operand.stride)
-    last = f"{_grouped(extent)} - {1 if p.operand.along == 'k' else p.width}"
+    first, stride = name("first_row" if p.which == "a" else "first_col"), grouped_text(p.operand.stride)
+    last = f"{grouped_text(extent)} - {1 if p.operand.along == 'k' else p.width}"
     inside = f"{at} < {extent} ? {at} : {last}"
     far, near = (inside, k) if p.operand.along == "k" else (k, f"({inside})")
     body = [
@@ -337,9 +333,9 @@ def _places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> li
 
 def _load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
     """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
-    by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {_grouped(p.operand.stride)}"
+    by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {grouped_text(p.operand.stride)}"
     vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
-    whole = f" && {_grouped(form.rows if p.which == 'a' else form.columns)} % {p.width} == 0"
+    whole = f" && {grouped_text(form.rows if p.which == 'a' else form.columns)} % {p.width} == 0"
     whole = whole if p.operand.along == "outer" else ""
     return [
         f"if ({name(p.which + '_aligned')}{whole} && {first_k} + {name('tile_k')} <= {form.depth}) {{",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Node, Scope, Site
-from engine.rewrite.wording import is_plain, replace_name
+from engine.rewrite.wording import grouped_text, replace_name
 from engine.rules.matmul.matmul_code import Tiling, indented, local_place
 from engine.rules.matmul.matmul_form import Product
 
@@ -129,8 +129,9 @@ def vector_store(site: Site, form: Product, kept: list[Node]) -> VectorStore | N
     if (across[0].names() | across[1].names()) & local or {form.row.name, form.column.name} & across[1].names():
         return None
     base = array if offset == "0" else f"{array} + ({offset})"
-    grouped = stride if is_plain(stride) else f"({stride})"
-    aligned = f"{grouped} % {WIDTH} == 0 && reinterpret_cast<size_t>({base}) % ({WIDTH} * sizeof({kind})) == 0"
+    aligned = (
+        f"{grouped_text(stride)} % {WIDTH} == 0 && reinterpret_cast<size_t>({base}) % ({WIDTH} * sizeof({kind})) == 0"
+    )
     return VectorStore(kept[-1], target, value, kind, aligned)
 
 

@@ -17,7 +17,7 @@ from engine.cuda.effects import assigned, pure_value
 from engine.cuda.kernel import SharedArray
 from engine.cuda.syntax import children, inside, names, root_name, text, walk
 from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
-from engine.rewrite.wording import is_plain, reindent
+from engine.rewrite.wording import grouped_text, reindent
 from engine.rules.idioms.packs import element_size
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 
@@ -279,13 +279,13 @@ def _asynchronous(site: Site, found: _Tiles) -> list[Edit]:
         *w.declarations(),
         w.replaced([
             f"{o}int {stage} = 0;",
-            f"{o}if ({_first(start)} < {bound}) {{",
+            f"{o}if ({grouped_text(start)} < {bound}) {{",
             f"{o}{u}const {kind} {v} = {start};",
             load(stage, 1),
             f"{o}}}",
             f"{o}__pipeline_commit();",
             f"{o}for ({kind} {v} = {start}; {v} < {bound}; {v} += {loop.step}) {{",
-            f"{o}{u}const {kind} {ahead} = {v} + {_first(loop.step)};",
+            f"{o}{u}const {kind} {ahead} = {v} + {grouped_text(loop.step)};",
             f"{o}{u}if ({ahead} < {bound}) {{",
             f"{o}{u}{u}const {kind} {v} = {ahead};",
             load(f"1 - {stage}", 2),
@@ -315,14 +315,14 @@ def _through_registers(site: Site, found: _Tiles) -> list[Edit]:
         *w.declarations(),
         w.replaced([
             f"{o}int {stage} = 0;",
-            f"{o}if ({_first(start)} < {bound}) {{",
+            f"{o}if ({grouped_text(start)} < {bound}) {{",
             f"{o}{u}const {kind} {v} = {start};",
             w.statements(found.load, stage, 1),
             f"{o}}}",
             f"{o}__syncthreads();",
             f"{o}for ({kind} {v} = {start}; {v} < {bound}; {v} += {loop.step}) {{",
             *(f"{o}{u}{kinds[root_name(s.target)]} {h};" for s, h in zip(found.stores, held, strict=True)),
-            f"{o}{u}const {kind} {ahead} = {v} + {_first(loop.step)};",
+            f"{o}{u}const {kind} {ahead} = {v} + {grouped_text(loop.step)};",
             f"{o}{u}if ({ahead} < {bound}) {{",
             f"{o}{u}{u}const {kind} {v} = {ahead};",
             w.statements(found.load, stage, 2, taken),
@@ -337,7 +337,3 @@ def _through_registers(site: Site, found: _Tiles) -> list[Edit]:
             f"{o}}}",
         ]),
     ]  # fmt: skip
-
-
-def _first(expression: str) -> str:
-    return expression if is_plain(expression) else f"({expression})"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from engine.cuda.polynomial import Polynomial, number
+from engine.cuda.polynomial import number
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values
-from engine.rewrite.wording import is_plain
+from engine.rewrite.wording import grouped_text
 from engine.rules.coarsen import covered
 from engine.rules.idioms.thread_index import AXES, Index
 from engine.rules.rows.row_parallel import fits_bounds
@@ -145,7 +145,7 @@ def _fill(column: Column, shape: Shape, queue: str, first: str, names: _MarchNam
         own = lowest if axis == "z" else f" + threadIdx.{axis}"
         position = f"(static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)}{own})"
         stride = form.strides[axis]
-        terms.append(position if stride.constant == 1 else f"{position} * {_grouped(stride)}")
+        terms.append(position if stride.constant == 1 else f"{position} * {grouped_text(stride.render())}")
     if form.base.terms:
         terms.append(f"({form.base.render()})")
     return [
@@ -181,11 +181,6 @@ def _load(form: Stencil, target: str, names: _MarchNames) -> list[str]:
 
 def _place(column: Column, queue: str, read: Read) -> str:
     return f"{queue}[{read.distance['z'].plus(number(column.low), -1).render()}]"
-
-
-def _grouped(stride: Polynomial) -> str:
-    shown = stride.render()
-    return shown if is_plain(shown) else f"({shown})"
 
 
 __all__ = ["StencilMarch"]

@@ -18,7 +18,7 @@ from engine.cuda.polynomial import Polynomial, number
 from engine.cuda.syntax import children, inside, is_unroll, strip, text, walk
 from engine.model import LaunchConfig
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
-from engine.rewrite.wording import ceil_div, is_plain, reindent
+from engine.rewrite.wording import ceil_div, grouped_text, reindent
 from engine.rules.coarsen import covered
 from engine.rules.idioms.known_values import covers
 from engine.rules.idioms.packs import aligned, packs
@@ -244,8 +244,8 @@ class _Writer:
                 name = self.starts.get(index.name, index.name)
                 wide = f"static_cast<long long>({name})" if form.wide else name
                 stride = form.strides[axis].render()
-                terms.append(wide if stride == "1" else f"{wide} * {_grouped(stride)}")
-            terms += [_grouped(form.base.render())] if form.base.terms else []
+                terms.append(wide if stride == "1" else f"{wide} * {grouped_text(stride)}")
+            terms += [grouped_text(form.base.render())] if form.base.terms else []
             yield f"const {kind} {self.at[key]} = {' + '.join(terms)};"
 
     def _planes(self, form: Stencil) -> list[_Plane]:
@@ -301,11 +301,12 @@ class _Writer:
                     if guarded is None:
                         return None
                     lines += guarded
+        first = grouped_text(self._line(form, self.row, top, plane.z))
         return [
             f"{form.element} {plane.name}[{rows}][{columns}];",
             "#pragma unroll",
             f"for (int {self.row} = 0; {self.row} < {rows}; ++{self.row}) {{",
-            f"{self.unit}const {form.element}* {self.name('from')} = {form.array} + {_grouped(self._line(form, self.row, top, plane.z))};",
+            f"{self.unit}const {form.element}* {self.name('from')} = {form.array} + {first};",
             *(self.unit + line for line in lines),
             "}",
         ]
@@ -326,13 +327,13 @@ class _Writer:
         terms = [self.at[self._key(form)]]
         if "y" in form.axes and (row or top):
             terms.append(
-                f"({_sum(row, top)}) * {_grouped(form.strides['y'].render())}"
+                f"({_sum(row, top)}) * {grouped_text(form.strides['y'].render())}"
                 if top
-                else f"{row} * {_grouped(form.strides['y'].render())}"
+                else f"{row} * {grouped_text(form.strides['y'].render())}"
             )
         shown = " + ".join(terms)
         if z:
-            far = _grouped(form.strides["z"].render())
+            far = grouped_text(form.strides["z"].render())
             shown += f" {'+' if z > 0 else '-'} {far if abs(z) == 1 else f'{abs(z)} * {far}'}"
         return shown
 
@@ -355,7 +356,7 @@ class _Writer:
             changes += [(r.node.start_byte, r.node.end_byte, f"{vector}.at[{self.k}]") for r in form.reads]
             before.append(f"{kind} {vector};")
             after.append(
-                f"*reinterpret_cast<{kind}*>({form.array} + {_grouped(self._line(form, self.line, 0, 0))}) = {vector};"
+                f"*reinterpret_cast<{kind}*>({form.array} + {grouped_text(self._line(form, self.line, 0, 0))}) = {vector};"
             )
         changes += [(*test.drop, "") for test in self.match.work.inner]
         # Only with known counters are registers what they index.
@@ -404,15 +405,11 @@ def _sum(name: str, by: int) -> str:
     return f"{name} {'+' if by > 0 else '-'} {abs(by)}" if by else name
 
 
-def _grouped(shown: str) -> str:
-    return shown if is_plain(shown) else f"({shown})"
-
-
 def _not_multiple(value: Polynomial, count: int) -> str | None:
     """The value as text where it may not be a multiple of the count."""
     if not value.terms or all(factor % count == 0 for factor in value.terms.values()):
         return None
-    return _grouped(value.render())
+    return grouped_text(value.render())
 
 
 def _one_group(written: str) -> bool:

@@ -12,7 +12,7 @@ from math import prod
 from engine.cuda.polynomial import Polynomial, number
 from engine.cuda.syntax import children
 from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal
-from engine.rewrite.wording import is_plain
+from engine.rewrite.wording import grouped_text, is_plain
 from engine.rules.coarsen import covered
 from engine.rules.idioms.packs import element_size
 from engine.rules.idioms.thread_index import AXES, Axis
@@ -135,8 +135,7 @@ def _load(form: Stencil, shape: Shape, tile: str, at: str, element: str, unit: s
         moved = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
         position = f"static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)} + {places[axis]}{moved}"
         stride = form.strides[axis].render()
-        grouped = stride if is_plain(stride) else f"({stride})"
-        terms.append(f"({position})" + (f" * {grouped}" if form.strides[axis].constant != 1 else ""))
+        terms.append(f"({position})" + (f" * {grouped_text(stride)}" if form.strides[axis].constant != 1 else ""))
     if form.base.terms:
         terms.append(f"({form.base.render()})")
     size = form.size if is_plain(form.size) or all(c not in form.size for c in "+-") else f"({form.size})"
