@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tree_sitter_cuda
 from tree_sitter import Language, Parser
 
+from engine.cpu.counted_loops import constants, is_counted
 from engine.cpu.grid_bounds import GridBound, grid_bound
 from engine.cpu.restricted_pairs import restricted_pairs
 from engine.cpu.settled_names import PARAMETER, settled
@@ -162,6 +163,7 @@ def _errors(node: Node) -> Iterator[Node]:
 def _found(root: Node) -> list[Node]:
     """What functions test: conditions, their operands that are truth values, comparisons, labels of a switch. Each once."""
     found: dict[tuple[int, int], Node] = {}
+    known = constants(root)
     stack = [(root, False)]
     while stack:
         node, inside = stack.pop()
@@ -170,6 +172,9 @@ def _found(root: Node) -> list[Node]:
         inside = inside or node.type == "compound_statement"
         if (value := _declared_value(node)) is not None:
             stack.append((value, inside))
+            continue
+        if is_counted(node, known):  # a mark would keep the compiler from unrolling it
+            stack.append((node.child_by_field_name("body") or node, inside))
             continue
         if inside:
             for one in map(_bare, _tested(node)):

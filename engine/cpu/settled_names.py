@@ -26,6 +26,18 @@ _REFERENCE = re.compile(r"&|\bdecltype\b")
 def settled(root: Node) -> dict[str, str]:
     """Each such name below a node, with the kind of its declaration: PARAMETER, LOCAL (with a value) or another."""
     declared: dict[str, list[str]] = {}
+    for node in below(root):
+        above = node.parent
+        if node.type != "identifier" or above is None or above.type in _HANDED_ON:
+            continue
+        if above.child_by_field_name("declarator") == node or _DECLARATOR.fullmatch(above.type):
+            declared.setdefault(node_text(node), []).append(above.type)
+    changed = changed_names(root)
+    return {name: places[0] for name, places in declared.items() if len(places) == 1 and name not in changed}
+
+
+def changed_names(root: Node) -> set[str]:
+    """The names below a node that are assigned, handed on whole or bound to a reference there."""
     changed: set[str] = set()
     for node in below(root):
         if node.type == "assignment_expression":
@@ -35,13 +47,9 @@ def settled(root: Node) -> dict[str, str]:
             changed |= _changed(node.child_by_field_name("argument")) if written else set()
         elif node.type == LOCAL and node.parent is not None and _REFERENCE.search(_before_value(node)):
             changed |= {node_text(name) for name in below(node) if name.type == "identifier"}
-        elif node.type == "identifier" and node.parent is not None:
-            above = node.parent
-            if above.type in _HANDED_ON:
-                changed.add(node_text(node))
-            elif above.child_by_field_name("declarator") == node or _DECLARATOR.fullmatch(above.type):
-                declared.setdefault(node_text(node), []).append(above.type)
-    return {name: places[0] for name, places in declared.items() if len(places) == 1 and name not in changed}
+        elif node.type == "identifier" and node.parent is not None and node.parent.type in _HANDED_ON:
+            changed.add(node_text(node))
+    return changed
 
 
 def _before_value(declarator: Node) -> str:

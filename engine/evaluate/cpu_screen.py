@@ -78,6 +78,7 @@ class CpuScreen:
         self._runs: SuggestionRuns | None = None
         self._variants: EditVariants | None = None
         self._prepared = False
+        self._fresh: list[KnownRun] = []  # of the first confirmation, ahead of it
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -475,6 +476,12 @@ class CpuScreen:
             defences = self._builder.defences
             self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, defences)
             self._mixed.draw(self._random)
+        self._fresh = self._drawn_afresh()
+
+    def _drawn_afresh(self) -> list[KnownRun]:
+        """The original on inputs that no candidate has seen: of one confirmation."""
+        assert self._original is not None
+        return self._run_original(self._original.extra, [*self._seeds(1), *self._added()])[0]
 
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
@@ -498,7 +505,7 @@ class CpuScreen:
         assert self._original is not None
         assert self._runs is not None
         self.prepare()
-        known, _ = self._run_original(self._original.extra, [*self._seeds(1), *self._added()])
+        known, self._fresh = self._fresh or self._drawn_afresh(), []
         watched, unwatched = self._conditions.watched(built) if self._conditions else (built, None)
         screened = self._screen(watched, known, evaluation)
         if screened:

@@ -134,13 +134,14 @@ class SampledSizes:
             pairs.append((known, _with_blocks(known.job, launch, blocks)))
         jobs = [job for _, job in pairs]
         self._whole_left = _MOST_WHOLE
-        first = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
+        took = [known.run.elapsed_s for known, _ in pairs]  # of the original: a candidate's runs likely compare alike
+        first = _quickest(took, max(1, len(jobs) // _LOOKED_AT_FIRST))
         some = dict(zip(first, self.machinery.run(built.extra, [jobs[at] for at in first]), strict=True))
         for at, run in some.items():
             if endless := self._endless(pairs[at][0], run, built):
                 return endless, Guardrail(NAME, "failed", endless.reason)
         rest = {at: job for at, job in enumerate(jobs) if at not in some}
-        some |= self._within_time(built.extra, rest, [at for at in rest if not pairs[at][0].large])
+        some |= self._within_time(built.extra, rest, [at for at in rest if not pairs[at][0].large], took)
         pairs, runs = [pairs[at] for at in sorted(some)], [some[at] for at in sorted(some)]
         usual = [
             (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
@@ -163,11 +164,16 @@ class SampledSizes:
         missed = f"; {seen[_Compared.NOTHING]} could not be compared, first: {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {sizes} sizes not in any case{part}{missed}")
 
-    def _within_time(self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int]) -> dict[int, CpuRun]:
-        """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time."""
+    def _within_time(
+        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int], length: Sequence[float]
+    ) -> dict[int, CpuRun]:
+        """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time.
+
+        Of those that run together the longest, by `length` in any unit, begin first: no core waits for one of them at the end.
+        """
         self.rng.shuffle(usual)
         left = usual[_AT_A_TIME:]
-        some = sorted(jobs.keys() - left)
+        some = sorted(jobs.keys() - left, key=lambda at: -length[at])
         found: dict[int, CpuRun] = {}
         begin = time.monotonic()
         while some:
@@ -360,7 +366,10 @@ class SampledSizes:
                 break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
         jobs = {at: one.job for at, one in enumerate(usual)}
-        found = self._within_time(self.original.extra, jobs, [at for at, one in enumerate(usual) if not one.large])
+        length = [float(max(one.job.sample.entries.values())) if one.job.sample else 0.0 for one in usual]
+        found = self._within_time(
+            self.original.extra, jobs, [at for at, one in enumerate(usual) if not one.large], length
+        )
         runs = [found[at] for at in sorted(found)]
         runs += self.machinery.within(self.original.extra, [one.job for one in brief], BRIEF_DEADLINE_S)
         self._known = [
@@ -432,6 +441,11 @@ def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> Cp
 def _of_the_block(finding: Finding, job: CpuJob) -> bool:
     """Whether what was read before it was written is the block's own: the blocks that are left out write none of it."""
     return finding.kind == "uninitialised" and finding.array != "" and finding.array not in job.buffers
+
+
+def _quickest(took: Sequence[float], step: int) -> list[int]:
+    """Of each `step` places in a row the one that took least."""
+    return [min(range(at, min(at + step, len(took))), key=took.__getitem__) for at in range(0, len(took), step)]
 
 
 def _missing(old: CpuRun, new: CpuRun) -> dict[str, int]:

@@ -24,6 +24,16 @@ def _found(body: str, before: str = "") -> list[str]:
         ("while (n) { --n; }", ["n"]),
         ("do { --n; } while (n > 3);", ["n > 3"]),
         ("for (int i = 0; i < n; ++i) { y[i] = 0; }", ["i < n"]),
+        ("for (int i = 0; i < 2 * 4; ++i) { y[i] = n > 3; }", ["n > 3"]),
+        ("constexpr int m = 8; for (int i = m - 1; 0 <= i; i -= m / 4) { y[i] = 0; }", []),
+        ("for (int i = 0; i < 8; ++i) { y[i] = 0; i += n / 12345; }", ["i < 8"]),
+        ("for (int i = 0; i < 8; ++i) { h(i); }", ["i < 8"]),
+        ("for (int i = 0; i < 8; ++i) { int& j = i; j += n; }", ["i < 8"]),
+        ("for (int i = 0; i < 8; i += n) { y[i] = 0; }", ["i < 8"]),
+        ("for (int i = n / 9; i < 8; ++i) { y[i] = 0; }", ["i < 8"]),
+        ("const int m = n / 9; for (int i = 0; i < m; ++i) { y[i] = 0; }", ["i < m"]),
+        ("constexpr int n = 8; for (int i = 0; i < n; ++i) { y[i] = 0; }", ["i < n"]),  # a parameter has that name
+        ("int i; for (i = 0; i < 8; ++i) { y[i] = 0; }", ["i < 8"]),
         ("y[0] = n & 1 ? 2 : 3;", ["n & 1"]),
         ("y[0] = (n == 3) * 2;", ["n == 3"]),
         ("y[0] = !n;", ["n"]),
@@ -64,7 +74,9 @@ __global__ void k(const int* x, int* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int v = folded<8>(x[i]);
-    for (int j = 0; j < 3; ++j) { v += j; }
+    int j = 0;
+    while (j < 3) { v += j++; }
+    for (int l = 0; l < 2; ++l) { v += l; }
     y[i] = v + RARE(x[i]) + (x[i] < 0 && x[i] == -9) + tabled(x[i]);
 }
 """
