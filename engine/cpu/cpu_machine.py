@@ -57,6 +57,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _PTX = re.compile(r"attribute error: (inline PTX [\w.]+)")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
+_LOOK_S = 0.1
 _ENDS = re.compile(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)(?: (.*))?$", re.M)
 # Every report counts: of two of one place the first may be harmless.
 _TSAN = (
@@ -78,8 +79,8 @@ class CpuMachine:
     """A machine of fibres. Each method may be called from several threads.
 
     `cache` keeps what is built once per compiler; `scratch` holds what one job needs, and is cleaned. With `sandbox` None
-    compiler and kernels run without a sandbox: for code that is the user's own. `jobs` is how many run at once. `before_runs` is called
-    before each batch of runs; what it raises ends the call.
+    compiler and kernels run without a sandbox: for code that is the user's own. `jobs` is how many run at once. `go_on` is called
+    before each batch of runs and ten times a second beside a program; what it raises ends both.
     """
 
     def __init__(self, cache: Path, *, sandbox: Sandbox | NoSandbox | None, scratch: Path, jobs: int = 2,
@@ -93,7 +94,7 @@ class CpuMachine:
         self.toolchain = found
         self._prepared: dict[str, Prepared] = {}
         self._objects = DiskCache(self.cache / "objects")
-        self.before_runs: Callable[[], None] = lambda: None
+        self.go_on: Callable[[], None] = lambda: None
 
     def prepared(self, std: str = "c++17") -> Prepared:
         """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
@@ -293,14 +294,20 @@ class CpuMachine:
             except OSError as error:
                 raise MachineError("a program could not be started", command[0], str(error)) from None
             try:
-                status: int | None = wait_process(process, timeout_s)
-            except subprocess.TimeoutExpired:
-                status = None
+                status = self._ended(process, time.monotonic() + timeout_s)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             return _Done(status, out.head(_MAX_OBJECT), err.head(_MAX_LOG * 4).decode("utf-8", "replace"))
+
+    def _ended(self, process: subprocess.Popen[bytes], until: float) -> int | None:
+        """A process's status; None at the time limit."""
+        while (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return wait_process(process, min(left, _LOOK_S))
+            self.go_on()
+        return None
 
     def _runs(
         self, runs: Sequence[tuple[CpuBinary, CpuJob]], mode: Literal["screen", "race"], deadline_s: float
@@ -320,7 +327,7 @@ class CpuMachine:
     def _batch(
         self, jobs: Sequence[tuple[CpuBinary, CpuJob]], mode: Literal["screen", "race"], deadline_s: float
     ) -> list[CpuRun]:
-        self.before_runs()
+        self.go_on()
         prepared = self.prepared(jobs[0][0].spec.compile.std)
         program = prepared.screen if mode == "screen" else prepared.race
         assert program is not None

@@ -75,7 +75,7 @@ class SecondOpinion:
     def _open(self, original: Built, opening: Future[CpuScreen]) -> None:
         try:
             machine = self._machine()
-            machine.before_runs = self._go_on
+            machine.go_on = self._go_on
             screen = CpuScreen(self._spec, self._builder, machine, random.Random(secrets.randbits(64)))
             screen.open(original)
             screen.prepare()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.cpu import CpuMachine
+from tests.engine.cpu.conftest import Make, launch
 
 # What `job.cpp` does, with a shell's script as the job.
 WORKER = f"""#!{sys.executable} -S
@@ -77,3 +80,21 @@ def test_runs_are_children_of_the_supervisor_and_a_worker_that_ended_gives_no_ve
     assert said.returncode == 3
     assert "2 ok" not in said.stdout
     assert "3 ok" not in said.stdout
+
+
+def test_a_run_that_nobody_waits_for_is_ended_in_the_middle(
+    make: Make, machine: CpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "__global__ void k(int* y) { volatile int i = 1; while (i) { } y[0] = i; }"
+    kernel = make(source, "k", launch(1, 1), [("y", "out", np.zeros(1, np.int32))])
+    begin, asked = time.monotonic(), []
+
+    def give_up() -> None:
+        asked.append(0)
+        if len(asked) == 3:  # before the run and twice beside it
+            raise InterruptedError
+
+    monkeypatch.setattr(machine, "go_on", give_up)
+    with pytest.raises(InterruptedError):
+        kernel.runs((0,), deadline_s=30)
+    assert time.monotonic() - begin < 15

@@ -34,7 +34,7 @@ SAMPLED = Guardrail("sizes", "passed")
 def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpinion, list[str]]:
     """An opinion whose screen answers, raises, or calls for its answer, this."""
     called = []
-    machine: Any = SimpleNamespace(before_runs=lambda: None)
+    machine: Any = SimpleNamespace(go_on=lambda: None)
     monkeypatch.setattr(engine.evaluate.second_opinion, "_STOOD_LEAST_S", 0.0)
 
     def answer(name: str, otherwise: Any) -> Any:
@@ -97,9 +97,9 @@ def test_checks_ahead_of_what_is_the_best_no_more_are_given_up(monkeypatch: pyte
         if not superseded.is_set():
             started.set()
             assert superseded.wait(30)
-            machine.before_runs()  # raises
+            machine.go_on()  # raises
             pytest.fail("went on")
-        machine.before_runs()
+        machine.go_on()
         return None, (SAMPLED,)
 
     opinion, called = _opinion(monkeypatch, confirm=confirm)
@@ -124,7 +124,7 @@ def test_the_original_is_validated_whatever_is_given_up(monkeypatch: pytest.Monk
 
     def opened(machine: Any) -> Any:
         assert given_up.wait(30)
-        machine.before_runs()
+        machine.go_on()
         return BUILT
 
     opinion, _ = _opinion(monkeypatch, open=opened)
