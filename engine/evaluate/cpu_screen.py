@@ -17,6 +17,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.edit_variants import EditVariants
+from engine.evaluate.known_noise import KnownNoise
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import SampledSizes
@@ -24,12 +25,9 @@ from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
-from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.plan import Check, plan
 from engine.verify.propagation import defined, passes_on, without
-from engine.verify.tolerance import Noise, allowed
 from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class CpuScreen:
         self._spec, self._builder, self._machine, self._random = spec, builder, machine, rng
         self._wide_spec = widened_spec(spec)
         self._known: list[KnownRun] = []
-        self._noise: dict[tuple[int, str], Noise] = {}
+        self._noise = KnownNoise(spec, lambda case: self._case(case).name)
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
         self._missing: list[str] = []
@@ -131,7 +129,7 @@ class CpuScreen:
         self._admit(built)
         self._runs = SuggestionRuns(
             self._spec, self._machine, built, self._wide, self._secret.launch,
-            lambda item, outputs: self._compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
+            lambda item, outputs: self._noise.compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
         )  # fmt: skip
         if outside := self._runs.samples(built, self._random).outside():
             case, message = outside
@@ -210,34 +208,14 @@ class CpuScreen:
         assert self._original is not None
         known, runs = self._run_original(binary, self._seeds(_VALIDATION_SEEDS))
         self._refuse_findings(known, runs)
-        written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
         for item in known:
-            for name in written:
-                reference: Arrays = item.wide if item.wide is not None else item.original
-                self._record_noise(item, name, noise(self._spec, name, item.original, reference))
+            self._noise.record(item)
         problems = unwritten(self._spec, known, self._cases) or self._repeats(binary, known)
         if not problems:
-            problems = controls(self._spec, known, lambda item, outputs: self._compare(item, outputs) is not None)
+            problems = controls(self._spec, known, lambda item, outputs: self._noise.compare(item, outputs) is not None)
             problems += self._independent(binary, known)
         self._known = screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
-
-    def _record_noise(self, item: KnownRun, name: str, now: Noise) -> None:
-        old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
-        self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
-
-    def _record_order_noise(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
-        """Count the rounding of another order of threads, where the spec declares that the order matters.
-
-        A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
-        """
-        if self._spec.deterministic or item.wide is None:
-            return
-        for name in outputs:
-            now = noise(self._spec, name, outputs, item.wide)
-            dtype = parse_dtype(self._spec.argument(name).type)
-            if now.error <= allowed(dtype, Noise(0.0, now.rms), declared=None, widened=False):
-                self._record_noise(item, name, now)
 
     def _refuse_failing(self, binary: CpuBinary) -> None:
         """Refuse an original that fails on its first inputs: one that never ends must not cost the deadline many times."""
@@ -338,11 +316,11 @@ class CpuScreen:
         again = [self._job(self._run.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)]
         runs = self._machine.run_many(binary, again)
         for item, run in zip(known, runs, strict=True):
-            self._record_order_noise(item, run.outputs)
+            self._noise.record_order(item, run.outputs)
         return [
             item
             for item, run in zip(known, runs, strict=True)
-            if not unwritten(self._spec, [item], self._cases) and self._compare(item, run.outputs) is None
+            if not unwritten(self._spec, [item], self._cases) and self._noise.compare(item, run.outputs) is None
         ]
 
     def _added(self) -> list[tuple[int, str, int]]:
@@ -362,9 +340,9 @@ class CpuScreen:
         ]
         runs = self._machine.run_many(binary, jobs)
         for item, run in zip(known, runs, strict=True):
-            self._record_order_noise(item, run.outputs)
+            self._noise.record_order(item, run.outputs)
         for item, run in zip(known, runs, strict=True):
-            failure = self._compare(item, run.outputs)
+            failure = self._noise.compare(item, run.outputs)
             if failure:
                 return [f"case {failure.case}: {_ORDER}, {failure.reason}"]
         return []
@@ -383,24 +361,12 @@ class CpuScreen:
                     meaning.append((item, argument.name))
         seen: dict[str, bool] = {}
         for (item, name), run in zip(meaning, self._machine.run_many(binary, jobs) if jobs else [], strict=True):
-            seen[name] = seen.get(name, False) or bool(run.findings) or self._compare(item, run.outputs) is not None
+            seen[name] = (
+                seen.get(name, False) or bool(run.findings) or self._noise.compare(item, run.outputs) is not None
+            )
         return [
             f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
         ]
-
-    def _compare(self, item: KnownRun, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
-        for argument in self._spec.arguments:
-            if argument.role not in ("out", "inout"):
-                continue
-            now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
-            old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
-            scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
-            case = self._case(item.case).name
-            compared = Outputs(outputs, item.original, item.wide)
-            failure = difference(self._spec, argument.name, compared, scale, case, loose=loose)
-            if failure:
-                return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
-        return None
 
     # ---- candidates
 
@@ -451,7 +417,7 @@ class CpuScreen:
             held = [f for f in run.findings if self._builder.defences.access_checks or f.kind not in _ACCESSES]
             if held:
                 return refused(evaluation, held[0], self._case(item.case).name)
-            failure = self._compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
+            failure = self._noise.compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
             if failure:
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
             built.extra.saw(run)

@@ -1,0 +1,66 @@
+"""How far what a program gives may be from what the original gave on the same inputs: the rounding that the original itself shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.evaluate.known_runs import KnownRun
+from engine.model import Failure
+from engine.spec.dtypes import parse_dtype
+from engine.spec.kernel_spec import KernelSpec
+from engine.verify.host_compare import Outputs, difference, noise
+from engine.verify.tolerance import Noise, allowed
+
+_NONE = Noise(0.0, 0.0)
+
+
+class KnownNoise:
+    """The most noise that was seen of each output, by case and family. `case_name` gives a case's name for failures."""
+
+    def __init__(self, spec: KernelSpec, case_name: Callable[[int], str]) -> None:
+        self._spec, self._case_name = spec, case_name
+        self._seen: dict[tuple[int, str, str], Noise] = {}
+
+    def record(self, item: KnownRun) -> None:
+        """Count the rounding of a run of the original."""
+        reference = item.wide if item.wide is not None else item.original
+        for argument in self._spec.arguments:
+            if argument.role in ("out", "inout"):
+                self._add(item, argument.name, noise(self._spec, argument.name, item.original, reference))
+
+    def record_order(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
+        """Count the rounding of another order of threads, where the spec declares that the order matters.
+
+        A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
+        """
+        if self._spec.deterministic or item.wide is None:
+            return
+        for name in outputs:
+            now = noise(self._spec, name, outputs, item.wide)
+            dtype = parse_dtype(self._spec.argument(name).type)
+            if now.error <= allowed(dtype, Noise(0.0, now.rms), declared=None, widened=False):
+                self._add(item, name, now)
+
+    def compare(self, item: KnownRun, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
+        """Where outputs differ from the original's by more than rounding."""
+        for argument in self._spec.arguments:
+            if argument.role not in ("out", "inout"):
+                continue
+            now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
+            scale = _larger(now, self._seen.get((item.case, item.family, argument.name), _NONE))
+            compared = Outputs(outputs, item.original, item.wide)
+            case = self._case_name(item.case)
+            failure = difference(self._spec, argument.name, compared, scale, case, loose=loose)
+            if failure:
+                return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
+        return None
+
+    def _add(self, item: KnownRun, name: str, now: Noise) -> None:
+        key = item.case, item.family, name
+        self._seen[key] = _larger(now, self._seen.get(key, _NONE))
+
+
+def _larger(one: Noise, other: Noise) -> Noise:
+    return Noise(max(one.error, other.error), max(one.rms, other.rms))
