@@ -63,7 +63,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Request:
-    """One question: `op` is "open", "evaluate", "confirm" or "close". `incumbent` is a key; its code comes once."""
+    """One question: `op` is "open", "evaluate", "expect" (it will likely be confirmed), "confirm" or "close".
+
+    `incumbent` is a key; its code comes once.
+    """
 
     op: str
     session: str

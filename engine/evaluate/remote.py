@@ -92,6 +92,7 @@ class RemoteEvaluator:
         self._alone_s = alone_s
         self._parked: list[tuple[Job, Future[Answer], int]] = []  # until a device joins
         self._built: Built | None = None  # the original
+        self._expected: Callable[[], Built] | None = None  # builds what will likely be confirmed
 
     @property
     def signals(self) -> Signals:
@@ -298,7 +299,19 @@ class RemoteEvaluator:
     # ---- the suggestion
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:
-        """Nothing: a device's checks would be in the way of its own search."""
+        """Have the devices that will confirm begin with what their GPU is not needed for."""
+        with self._lock:
+            self._expected = build
+        threading.Thread(target=self._begin, args=(build,), daemon=True).start()
+
+    def _begin(self, build: Callable[[], Built]) -> None:
+        with suppress(OptimlError):  # what cannot be built is judged, if it is, when it is confirmed
+            head, blobs = head_of(build(), self._original)
+            frame = pack(Request("expect", self._session, candidate=head), blobs)
+            with self._lock:
+                if self._expected is build:  # no better one came meanwhile
+                    for device in self._devices[:2]:
+                        device.link.call(frame)
 
     def confirm(self, built: Built) -> Evaluation:
         """Confirmed on the first device, and on a second one where there is one: it must hold on both."""

@@ -134,7 +134,7 @@ class Session:
             raise
 
     def answer(self, request: Request, blobs: list[bytes]) -> Reply:
-        """Evaluate or confirm a candidate."""
+        """Evaluate or confirm a candidate, or begin with what confirming it takes."""
         if request.candidate is None:
             raise NotThis("has no candidate")
         built = built_of(request.candidate, blobs, self._program, self.opening.kernel_file)
@@ -146,6 +146,9 @@ class Session:
                 built = self.evaluator.complete(built)
         except NotBuilt as error:
             return Reply(unbuilt(error), built=False)
+        if request.op == "expect":
+            self.evaluator.begin_confirming(lambda: built)
+            return Reply()
         if request.op == "confirm":
             return Reply(self.evaluator.confirm(built))
         job = Job(built, incumbent, request.brief, request.effort)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,6 +82,9 @@ class Device:
             self.incumbents[request.incumbent] = built_of(request.incumbent_built, blobs, self._program, "k.cu")
         if request.incumbent is not None and request.incumbent not in self.incumbents:
             return pack(Reply(wanted=request.incumbent))
+        if request.op == "expect":
+            self.evaluator.begin_confirming(lambda: built)
+            return pack(Reply())
         if request.op == "confirm":
             return pack(Reply(self.evaluator.confirm(built)))
         try:
@@ -284,3 +288,32 @@ def test_a_suggestion_must_hold_on_a_second_device() -> None:
     assert refused.outcome is Outcome.GUARDRAIL
     assert refused.failure is not None
     assert refused.failure.reason == "second device: not confirmed on 1: wrong_result, differs at 3"
+
+
+def test_devices_that_will_confirm_begin_ahead() -> None:
+    class Expecting(FakeEvaluator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.expected: list[Built] = []
+
+        def begin_confirming(self, build: Callable[[], Built]) -> None:
+            self.expected.append(build())
+
+    theirs = [Expecting() for _ in range(3)]
+    evaluator = remote(*(Device(str(at), each) for at, each in enumerate(theirs)))
+    evaluator.open(program())
+    better, superseded, asked = candidate("// speed 2.0"), threading.Event(), threading.Event()
+
+    def slow() -> Built:
+        asked.set()
+        assert superseded.wait(30)
+        return candidate()
+
+    evaluator.begin_confirming(slow)
+    assert asked.wait(30)
+    evaluator.begin_confirming(lambda: better)
+    until(lambda: bool(theirs[0].expected and theirs[1].expected))
+    superseded.set()
+    evaluator.begin_confirming(lambda: better)
+    until(lambda: len(theirs[1].expected) == 2)
+    assert [[built.program for built in each.expected] for each in theirs] == [[better.program] * 2] * 2 + [[]]
