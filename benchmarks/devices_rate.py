@@ -174,12 +174,20 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     options.counts = [int(count) for count in options.devices.split(",")]
     rows = measure(options.files, options.counts, options)
-    print(render(rows))
+    print(render(rows), flush=True)
+    _write(options, given, rows, {})  # what is measured stays, whatever becomes of the rest
     each = on_each_device(options.files[0], options)
     for name, (ratio, low, high) in each.items():
         print(f"{options.files[0]} on {name}: {ratio:.3f}× ({low:.3f} to {high:.3f})")
     if each:
         print("the intervals have a value in common" if agree(list(each.values())) else "the intervals differ")
+    _write(options, given, rows, each)
+    return 1 if any(row["errors"] for row in rows.values()) else 0
+
+
+def _write(
+    options: argparse.Namespace, given: Sequence[str] | None, rows: Mapping[str, Any], each: Mapping[str, Any]
+) -> None:  # fmt: skip
     if options.record:
         record = {
             "schema": "optiml.devices_rate/1",
@@ -188,7 +196,6 @@ def main(given: Sequence[str] | None = None) -> int:
             "machine": machine(), "rows": rows, "each_device": each,
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return 1 if any(row["errors"] for row in rows.values()) else 0
 
 
 if __name__ == "__main__":
