@@ -15,6 +15,8 @@ _MOST_DISPATCHED = 20_000  # bytes of a call of a macro that statements are pass
 # Attributes of a kernel that the grammar reads as a variable of that name.
 HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
 
+_ALIGNED = re.compile(rb"(\b(?:struct|class|union)\s+|[;{]\s*)__align__(?=\s*\()")
+
 
 def has_launch(data: bytes) -> bool:
     """Whether the text may launch a kernel with `<<<`."""
@@ -22,7 +24,9 @@ def has_launch(data: bytes) -> bool:
 
 
 def readable(data: bytes) -> bytes:
-    """The text with launches and attributes of kernels as the grammar knows them, every other byte where it was."""
+    """The text with launches and attributes of kernels and classes as the grammar knows them, every other byte where it was."""
+    if b"__align__" in data:
+        data = _ALIGNED.sub(rb"\1alignas  ", data)
     if HEAD_ATTRIBUTES.search(data):
         data = _plain_attributes(data)
     if not has_launch(data):

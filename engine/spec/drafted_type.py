@@ -62,4 +62,4 @@ class ParameterTypes:
         if found.unclear:
             what = f"{described(name, kind, found)}, and how they lie in it is not known: {found.unclear}"
             return DraftedType(None, found, Gap(what))
-        return DraftedType(parse_dtype(f"struct:{found.size}"), found)
+        return DraftedType(found.element() if parameter.pointer else parse_dtype(f"struct:{found.size}"), found)

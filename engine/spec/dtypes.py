@@ -86,6 +86,17 @@ class DType:
         return self.storage.itemsize * self.lanes
 
     @property
+    def lane(self) -> str:
+        """The name of the type of one lane; "" of opaque bytes."""
+        same = self.kind, self.storage, self.bfloat, self.eight
+        return next((n for n, t in _SCALARS.items() if (t.kind, t.storage, t.bfloat, t.eight) == same), "")
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether it stands for a struct, whose name a spec cannot read: of opaque bytes, or of numbers of one type."""
+        return self.kind == "bytes" or self.name.endswith("]")
+
+    @property
     def limits(self) -> tuple[float, float] | tuple[int, int]:
         """Smallest and largest finite value of a lane."""
         if self.bfloat:
@@ -231,9 +242,17 @@ def type_names() -> tuple[str, ...]:
     return tuple(sorted({*_SCALARS, *_SPELLINGS, *_VECTOR_TYPES, *_VECTOR_SPELLINGS, "unsigned int", "long long"}))
 
 
+def _several(one: DType, count: int) -> DType:
+    if one.lanes > 1 or one.kind == "bytes":
+        raise SpecError(f"{count} of {one.name} as one type", do="write the type of a number, such as float[8]")
+    if not 1 <= count * one.itemsize <= _MAX_STRUCT:
+        raise SpecError(f"a struct of {count * one.itemsize} bytes", do=f"the size must be between 1 and {_MAX_STRUCT}")
+    return replace(one, name=f"{one.name}[{count}]", lanes=count)
+
+
 @lru_cache(maxsize=512)
 def parse_dtype(text: str) -> DType:
-    """The type that `text` names, in C's or CUDA's spelling; `struct:N` stands for N opaque bytes.
+    """The type that `text` names, in C's or CUDA's spelling; `struct:N` stands for N opaque bytes, `float[N]` for a struct of N floats.
 
     Raises SpecError, with the nearest known name, for anything else, pointers included.
     """
@@ -243,6 +262,8 @@ def parse_dtype(text: str) -> DType:
         if not 1 <= size <= _MAX_STRUCT:
             raise SpecError(f"a struct of {size} bytes", do=f"the size must be between 1 and {_MAX_STRUCT}")
         return DType(f"struct:{size}", "bytes", np.dtype(np.uint8), size)
+    if match := re.fullmatch(r"([^\[\]]+)\[\s*([0-9]{1,9})\s*\]\s*", text):
+        return _several(parse_dtype(match[1]), int(match[2]))
     words = [w for w in text.split() if w not in _QUALIFIERS]
     name = " ".join(words)
     for prefix in ("::", "cuda::", "std::"):

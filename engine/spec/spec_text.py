@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec, LaunchExpr
 
 Notes = Mapping[str, Sequence[str]]  # by key of the spec: "args.x", "launch", "time", "kernel" …
@@ -71,7 +72,7 @@ def _launch(launch: LaunchExpr) -> str:
 def _argument(argument: Argument) -> str:
     values: dict[str, object] = {}
     declared = bool(argument.symbol) and "." not in argument.name  # with its extent, as constant memory
-    if argument.type.startswith("struct:") and "." not in argument.name:
+    if parse_dtype(argument.type).is_struct and "." not in argument.name:
         values["type"] = _quoted(argument.type)
     if argument.role == "scalar":
         return _table({**values, "value": _quoted(argument.value)})

@@ -27,6 +27,7 @@ _MAX_DEPTH = 8  # classes in classes
 _MAX_FIELDS = 256
 _MOST_SHOWN = 4  # pointers that a sentence names
 _POINTER = 8
+_ALIGNED = re.compile(r"\b(?:alignas|__align__|(?:__)?aligned(?:__)?)\s*\(([^()]*(?:\([^()]*\))?[^()]*)\)")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,15 @@ class Layout:
     def pointers(self) -> tuple[str, ...]:
         """The names of the fields that are pointers."""
         return tuple(f.name for f in self.fields if f.dtype is None)
+
+    def element(self) -> DType:
+        """The type of a buffer's elements: numbers where all fields are of one type and nothing lies between, else opaque bytes."""
+        lanes = {f.dtype.lane for f in self.fields if f.dtype is not None}
+        count = sum(f.count * f.dtype.lanes for f in self.fields if f.dtype is not None)
+        (name, *others) = lanes or ("",)
+        if name and not others and not self.unclear and count * parse_dtype(name).itemsize == self.size:
+            return parse_dtype(f"{name}[{count}]")
+        return parse_dtype(f"struct:{self.size}")
 
     def assumed(self) -> str:
         """A value as a spec writes it, `hex:…`: 0.75 for fractions (1e-5 for an epsilon), 1 for everything else."""
@@ -111,7 +121,7 @@ def target_type(program: Program, field: Field) -> DType | None:
         found = layout(program, field.target, {})
     except Unclear:
         return None
-    return None if found.pointers else parse_dtype(f"struct:{found.size}")
+    return None if found.pointers else found.element()
 
 
 class _Reader:
@@ -140,7 +150,7 @@ class _Reader:
         inner = {**around, **self._bound(node, [bound.get(g, g) for g in given])}
         inner |= {name: written for name, written in self._own_types(node, 0) if name not in inner}
         fields: list[Field] = []
-        at, align = 0, 1
+        at, align = 0, _asked(node)
         unclear: Unclear | None = None
         body = node.child_by_field_name("body")
         parts = [_Member(base, None, False) for base in _bases(node)] + (list(_members(body)) if body else [])
@@ -155,6 +165,7 @@ class _Reader:
             except Unclear as why:
                 unclear = unclear or why
                 continue
+            own = max(own, part.align)
             at = _placed(at, own)
             fields += [replace(f, offset=f.offset + at) for f in each]
             at, align = at + size, max(align, own)
@@ -298,6 +309,7 @@ class _Member:
     kind: str
     declarator: Node | None
     const: bool
+    align: int = 1  # that is asked for
 
 
 def _members(body: Node) -> Iterator[_Member]:
@@ -308,7 +320,18 @@ def _members(body: Node) -> Iterator[_Member]:
             continue
         for declarator in member.children_by_field_name("declarator"):
             if declarator.type not in _FUNCTIONS and not any(n.type in _FUNCTIONS for n in declarator.children):
-                yield _Member(text(kind), declarator, any(text(c) == "const" for c in member.children))
+                const = any(text(c) == "const" for c in member.children)
+                yield _Member(text(kind), declarator, const, _asked(member))
+
+
+def _asked(node: Node) -> int:
+    """The alignment that a declaration asks for before its braces, in bytes. Raises Unclear where it is no number."""
+    asked = 1
+    for match in _ALIGNED.finditer(text(node).partition("{")[0]):
+        if not match[1].isdigit():
+            raise Unclear(f"its alignment '{match[1].strip()[:60]}' is no number")
+        asked = max(asked, int(match[1]))
+    return asked
 
 
 def _hidden(body: Node) -> str:

@@ -42,6 +42,9 @@ _TYPES = {
     "float": "double", "half": "double", "__half": "double", "__nv_bfloat16": "double", "nv_bfloat16": "double",
     "float2": "double2", "float3": "double3", "float4": "double4",
     "make_float2": "make_double2", "make_float3": "make_double3", "make_float4": "make_double4",
+    "cuComplex": "cuDoubleComplex", "cuFloatComplex": "cuDoubleComplex", "make_cuComplex": "make_cuDoubleComplex",
+    "make_cuFloatComplex": "make_cuDoubleComplex",
+    **{f"cu{name}f": f"cu{name}" for name in ("Creal", "Cimag", "Conj", "Cadd", "Csub", "Cmul", "Cdiv", "Cabs", "Cfma")},
 }  # fmt: skip
 # Constants keep their values, where a slice does not define them itself.
 _CONSTANTS = {
@@ -133,7 +136,7 @@ _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
 # As float vectors, elements may be loaded several at once. If the pointer's own elements are no floats, what comes out is far
 # from the original's result, and a reference that is far from it is not used.
 _VECTOR_CAST = re.compile(r"(?:\s|const\b|volatile\b)*float[234]?\b(?:\s|[*&]|const\b|__restrict__\b)*")
-_FLOAT_WORD = re.compile(r"\b(?:float|half|__half|__nv_bfloat16|nv_bfloat16)\b")
+_FLOAT_WORD = re.compile(r"\b(?:float|cuComplex|cuFloatComplex|half|__half|__nv_bfloat16|nv_bfloat16)\b")
 
 
 def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
@@ -196,6 +199,8 @@ def widened_spec(spec: KernelSpec) -> KernelSpec | None:
             arguments.append(argument)
         elif dtype.lanes == 1:
             arguments.append(dataclasses.replace(argument, type="double"))
+        elif dtype.is_struct:
+            arguments.append(dataclasses.replace(argument, type=f"double[{dtype.lanes}]"))
         elif dtype.itemsize // dtype.lanes == 4:
             arguments.append(dataclasses.replace(argument, type=f"double{dtype.lanes}"))
         else:

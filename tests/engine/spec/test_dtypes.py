@@ -38,6 +38,8 @@ from engine.spec.dtypes import parse_dtype, type_names
         ("uchar4", "uchar4", 4, 4, "int"),
         ("half2", "half2", 4, 2, "float"),
         ("struct:12", "struct:12", 12, 12, "bytes"),
+        ("float[8]", "float[8]", 32, 8, "float"),
+        ("unsigned char [3]", "uint8[3]", 3, 3, "int"),
     ],
 )
 def test_spellings(text: str, name: str, itemsize: int, lanes: int, kind: str) -> None:
@@ -52,7 +54,22 @@ def test_every_known_name_parses_and_its_canonical_name_parses_to_itself() -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "floot", "float*", "void", "unsigned unsigned", "long char", "struct:0", "struct:9999999"]
+    "text",
+    [
+        "",
+        "floot",
+        "float*",
+        "void",
+        "unsigned unsigned",
+        "long char",
+        "struct:0",
+        "struct:9999999",
+        "float[0]",
+        "float[9999]",
+        "float4[2]",
+        "struct:4[2]",
+        "[4]",
+    ],
 )
 def test_unknown_types_are_refused(text: str) -> None:
     with pytest.raises(SpecError):

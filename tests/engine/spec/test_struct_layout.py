@@ -145,3 +145,46 @@ def test_a_pointer_to_an_unknown_type_is_the_reason_and_not_a_missing_output() -
     )
     missing = draft(Program({"k.cu": code.encode()}, "k.cu"), "k").missing
     assert ["what 'output' points to ('Element')" in gap for gap in missing] == [True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ("float x, y, z; float w[5];", "float[8]"),
+        ("float4 a; float2 b; float c, d;", "float[8]"),
+        ("half2 a; __half b[2];", "half[4]"),
+        ("float x; int id;", "struct:8"),
+        ("double x; float y, z;", "struct:16"),
+        ("struct Pair inner; float c;", "float[3]"),
+        ("alignas(16) float x; float y;", "struct:16"),
+        ("float x; __align__(8) float y;", "struct:16"),
+    ],
+)
+def test_elements_of_a_buffer_of_structs_are_numbers_where_all_are_of_one_type(fields: str, kind: str) -> None:
+    body = (
+        f"struct Item {{ {fields} }};\n"
+        "__global__ void k(Item* y, const Item* x, int n) { int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "void run(Item* y, const Item* x, int n) { k<<<(n + 31) / 32, 32>>>(y, x, n); }"
+    )
+    made = draft(_program(body), "k")
+    found = {argument.name: argument.type for argument in made.spec.arguments}
+    assert found["x"] == found["y"] == kind
+    assert f'args.x = {{ type = "{kind}", role = "in", size = "n"' in made.text
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [
+        ("struct alignas(16) T", 16),
+        ("struct __align__(8) T", 16),
+        ("struct __attribute__((aligned(32))) T", 32),
+        ("struct T", 12),
+    ],
+)
+def test_a_class_is_as_long_as_its_alignment_asks_for(head: str, size: int) -> None:
+    assert layout(_program(f"{head} {{ float x, y, z; }};\n"), "T", {}).size == size
+
+
+def test_an_alignment_that_is_no_number_is_not_guessed() -> None:
+    with pytest.raises(Unclear, match=r"its alignment 'sizeof\(float\) \* 4' is no number"):
+        layout(_program("struct alignas(sizeof(float) * 4) T { float x; };\n"), "T", {})
