@@ -30,7 +30,7 @@ from engine.spec.related_values import set_values
 from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
-from engine.spec.strides import strides
+from engine.spec.strides import Numbers, strides
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
@@ -424,15 +424,20 @@ def _set_strides(parts: list[Part], way: _Way, usage: Usage) -> tuple[str, ...]:
         and parse_dtype(p.argument.type).kind == "int"
         and (p.size or p.argument.value == "1")
     }
-    items = [parse_dtype(p.argument.type).itemsize for p in parts if p.argument.role != "scalar" and not p.opaque]
+    buffers = {
+        p.argument.name.rpartition(".")[2]: parse_dtype(p.argument.type).itemsize
+        for p in parts
+        if p.argument.role != "scalar" and not p.opaque
+    }
     counted = [*(p.size for p in whole.values() if p.size), *way.hosts]
     scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
-    found = strides([*whole], counted, max(items, default=4), scaling)
+    found = strides(Numbers([*whole], counted, buffers, scaling, usage.counts_bytes()))
     for name, value in found.items():
         part = whole[name]
         part.argument, part.size = replace(part.argument, value=value), ""
-        part.notes = ["assumed: memory without gaps"]
-    return tuple(dict.fromkeys(value for value in found.values() if not value.isdigit()))
+        part.notes = ["assumed: rows that do not overlap" if "max(" in value else "assumed: memory without gaps"]
+    elements = [re.sub(r"\*\d+$", "", value) for value in found.values()]
+    return tuple(dict.fromkeys(value for value in elements if not value.isdigit()))
 
 
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:

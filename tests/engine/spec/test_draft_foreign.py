@@ -20,7 +20,7 @@ from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.size_gaps import Reach, no_size
-from engine.spec.strides import strides
+from engine.spec.strides import Numbers, strides
 from tests.engine.spec.drafts import program, read_back
 
 
@@ -565,14 +565,66 @@ void run(const float* x, float* dst, int nb00, int nb01, int nb02, int ne10, int
 
 def test_strides_in_elements_by_ggml_s_names() -> None:
     names = ["ne0", "ne1", "ne2", "s1", "s2", "ne01", "s01", "s02"]
-    found = strides(names, ["ne0", "ne1", "ne2", "ne01"])
+    found = strides(Numbers(names, ["ne0", "ne1", "ne2", "ne01"]))
     assert found == {"s1": "ne0", "s2": "ne0*ne1", "s01": "ne0", "s02": "ne0*ne01"}
-    assert strides(["s1", "n"], ["n"]) == {}  # nothing says what it is a stride of
-    assert strides(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"]) == {}  # the shifts of a roll
-    of_other = strides(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"])
+    assert strides(Numbers(["s1", "n"], ["n"])) == {}  # nothing says what it is a stride of
+    assert strides(Numbers(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"])) == {}  # the shifts of a roll
+    of_other = strides(Numbers(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"]))
     assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}
     every = [*(f"ne0{i}" for i in range(4)), *(f"s{i}" for i in ("01", "02", "03", 1, 2, 3))]
-    assert strides(every, every, scaling=every)["s3"] == "ne00*ne01*ne02"
+    assert strides(Numbers(every, every, scaling=every))["s3"] == "ne00*ne01*ne02"
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "found"),
+    [
+        # Outermost first, by letters; the innermost is an element where its letter says so.
+        ("stride_b stride_h stride_d", "b h d", {"stride_b": "h*d", "stride_h": "d", "stride_d": "1"}),
+        ("k_stride_n k_stride_h", "nnz num_heads dim",
+         {"k_stride_n": "num_heads*max(nnz, num_heads, dim)", "k_stride_h": "max(nnz, num_heads, dim)"}),
+        ("q_stride_n q_stride_h", "num_q_heads num_kv_heads", {
+            "q_stride_n": "num_q_heads*max(num_q_heads, num_kv_heads)", "q_stride_h": "max(num_q_heads, num_kv_heads)"}),
+        ("stride_in_n stride_in_h", "heads", {"stride_in_n": "heads*heads", "stride_in_h": "heads"}),
+        ("row_stride col_stride", "rows cols", {"row_stride": "cols", "col_stride": "1"}),
+        # By words, the innermost first.
+        ("stride_row stride_channel stride_sample", "ncols nrows nchannels", {
+            "stride_row": "ncols", "stride_channel": "nrows*ncols", "stride_sample": "nchannels*nrows*ncols"}),
+        ("stride_row stride_channel_x", "n nrows", {"stride_row": "max(n, nrows)", "stride_channel_x": "nrows*max(n, nrows)"}),
+        # A dimension that nothing counts is as long as the longest.
+        ("a_stride_0 a_stride_1", "n", {"a_stride_0": "n*n", "a_stride_1": "n"}),
+        # Single ones, in camel case as well.
+        ("srcStep dstPitch ldb stride_dst", "n", {"srcStep": "n", "dstPitch": "n", "ldb": "n", "stride_dst": "n"}),
+        # None of memory: of a loop, in time, of a window.
+        ("start_step time_step steps step_size window_stride_x window_stride_y", "n", {}),
+    ],
+)  # fmt: skip
+def test_strides_by_the_words_of_their_names(names: str, sizes: str, found: Mapping[str, str]) -> None:
+    buffers = {"src": 1, "dst": 1}
+    assert strides(Numbers(names.split(), sizes.split(), buffers)) == found
+
+
+def test_pitches_count_bytes_where_the_kernel_does() -> None:
+    given = Numbers(["pitch", "dst_step", "stride_src"], ["w"], {"src": 4, "dst": 8}, ["dst_step"], bytewise=True)
+    assert strides(given) == {"pitch": "w*8", "dst_step": "w*8", "stride_src": "w"}
+
+
+def test_rows_of_a_pitch_in_bytes(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* src, float* dst, int srcPitch, int dstPitch, int w, int h) {
+    int x = threadIdx.x + blockIdx.x * blockDim.x, y = threadIdx.y + blockIdx.y * blockDim.y;
+    if (x >= w || y >= h) return;
+    *(float*)((char*)dst + y * dstPitch + x * 4) = 2 * *(const float*)((const char*)src + y * srcPitch + x * 4);
+}
+void run(const float* s, float* d, int sp, int dp, int w, int h) {
+    k<<<dim3((w + 15) / 16, (h + 15) / 16), dim3(16, 16)>>>(s, d, sp, dp, w, h);
+}
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("srcPitch").value == "w*4"
+    assert (made.spec.argument("src").size, made.spec.argument("dst").size) == ("w*h", "w*h")
 
 
 ROWS = """
@@ -763,3 +815,33 @@ def test_a_reason_names_the_strides_that_trials_assumed() -> None:
         f"trial runs end early: the kernel {ended} where 'stride_x', 'c.rows_step_' are as assumed"
     )
     assert no_size("x", Reach(tried=True, ended=ended, assumed=("alpha",)), "", False).endswith("(line 4)")
+
+
+def test_no_case_is_given_twice_where_the_host_settles_every_size(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* x, int* y, int size) { int t = threadIdx.x; y[t] = x[t] + size; }
+void run(const int* x, int* y) { int size = 256; k<<<1, size>>>(x, y, size); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert len(made.spec.check) == len({case.name for case in made.spec.check})
+
+
+VIEW = """
+struct View { unsigned char* data; int pitch;
+    __device__ unsigned char& operator()(int y, int x) const { return data[y * pitch + x]; } };
+__global__ void k(View x, View y, int w, int h, int across, int down, int side) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= w || j >= h) return;
+    int a = i / side, b = j / side;
+    b = ::min(b, down - 1);
+    y(j, i) = x(b * across + ::min(a, across - 1), i);
+}
+"""
+
+
+def test_what_clamps_an_index_or_scales_one_of_a_view_is_a_size() -> None:
+    made = draft(program(VIEW), "k")
+    assert {a.size_name for a in made.spec.arguments if a.role == "scalar" and not a.value} >= {"across", "down"}
