@@ -293,7 +293,9 @@ def _written(i: _PtxInstruction) -> str:
     if name == "mov" and kind in ("uint32_t", "uint64_t") and to.startswith("{"):
         low, high = to[1:-1].split(",")[:2]
         half = 16 if kind == "uint32_t" else 32
-        halves = [f"optiml::as<decltype({part})>(uint{half}_t(v{by}))" for part, by in ((low, ""), (high, f" >> {half}"))]
+        halves = [
+            f"optiml::as<decltype({part})>(uint{half}_t(v{by}))" for part, by in ((low, ""), (high, f" >> {half}"))
+        ]
         return f"{{ {kind} v = optiml::as<{kind}>({operands[1]}); {low} = {halves[0]}; {high} = {halves[1]}; }}"
     if name == "cvta":
         return f"{to} = {operands[1]};"

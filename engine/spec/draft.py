@@ -15,10 +15,11 @@ from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
-from engine.spec.drafted_callers import note_shared, set_passed
+from engine.spec.drafted_callers import note_shared, passed_null, set_passed
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_contents import is_index, set_by_block, set_fill
+from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
+from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
@@ -30,7 +31,6 @@ from engine.spec.related_values import set_values
 from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
-from engine.spec.strides import Numbers, strides
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
@@ -254,7 +254,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    rows = _set_strides(parts, way, usage)
+    rows = set_strides(parts, way.hosts, usage)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
     reach = _reach(usage, parts, sizes, replace(way, rows=rows))
@@ -265,6 +265,8 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
             if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in reach.touched
         ]
     _set_roles(usage, parts, sizes, way)
+    if reach.touched and not reach.ended:
+        set_absent(parts, passed_null(program, kernel), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
@@ -413,31 +415,6 @@ def _as_others(trials: list[Trial], sizes: list[str]) -> str:
         return ""
     room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
     return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
-
-
-def _set_strides(parts: list[Part], way: _Way, usage: Usage) -> tuple[str, ...]:
-    """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
-    whole = {
-        p.argument.name.rpartition(".")[2]: p
-        for p in parts
-        if p.argument.role == "scalar"
-        and parse_dtype(p.argument.type).kind == "int"
-        and (p.size or p.argument.value == "1")
-    }
-    buffers = {
-        p.argument.name.rpartition(".")[2]: parse_dtype(p.argument.type).itemsize
-        for p in parts
-        if p.argument.role != "scalar" and not p.opaque
-    }
-    counted = [*(p.size for p in whole.values() if p.size), *way.hosts]
-    scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
-    found = strides(Numbers([*whole], counted, buffers, scaling, usage.counts_bytes()))
-    for name, value in found.items():
-        part = whole[name]
-        part.argument, part.size = replace(part.argument, value=value), ""
-        part.notes = ["assumed: rows that do not overlap" if "max(" in value else "assumed: memory without gaps"]
-    elements = [re.sub(r"\*\d+$", "", value) for value in found.values()]
-    return tuple(dict.fromkeys(value for value in elements if not value.isdigit()))
 
 
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:

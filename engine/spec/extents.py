@@ -23,6 +23,7 @@ _TILED = {
 }
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 _PRIMES_LOW, _TIMES = (2, 3, 5, 7), (11, 13, 7, 17, 19, 23)  # of what a size is divided by, and how often it goes in
+_SHIFT = 2  # in `_PRIMES`, from one trial to the next
 _LEAST_ROWS = 5  # of a size that a few can be left of
 _NONE: Mapping[str, str] = {}
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -69,9 +70,10 @@ def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], 
         return tuple({names[0]: value} for value in _ONE)
     if count == 2:
         return tuple(dict(zip(names, pair, strict=True)) for pair in _TWO)
-    first, trials = (2, 4) if count == 3 else (0, 3)
+    # Three sizes are all different in each trial; of more, few enough for a launch of as many blocks as their product.
+    first, trials, shift = (2, 4, count) if count == 3 else (0, 3, _SHIFT)
     return tuple(
-        {name: _PRIMES[(first + trial * count + at) % len(_PRIMES)] for at, name in enumerate(names)}
+        {name: _PRIMES[(first + trial * shift + at) % len(_PRIMES)] for at, name in enumerate(names)}
         for trial in range(trials)
     )
 

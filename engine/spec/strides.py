@@ -38,7 +38,7 @@ _INNER = frozenset({"row", "col", "channel", "tok", "token", "tokens"})
 _OUTER = frozenset({"channel", "sample", "seq", "batch", "head", "heads", "b"})
 _FILTERED = frozenset("xyz")  # the strides of a filter or a window as well
 _PAIR = 2  # letters of a dimension's name
-_COLUMNS = frozenset({"w", "width", "cols", "ncols", "columns"})
+_COLUMNS = frozenset({"w", "width", "cols", "ncols", "columns", "d", "dim", "dims", "hidden"})  # of a size of rows
 _MOST_SIZES = 6  # that a row may be as long as the largest of
 
 
@@ -83,7 +83,7 @@ def strides(given: Numbers) -> Mapping[str, str]:
     ggml = any(map(_EXTENT.fullmatch, sizes))
     read = [each for each in (_read(name, given) for name in given.names) if each is not None]
     named = {each.name for each in read}
-    counted = [s for s in sizes if s not in named and not (ggml and _GGML.fullmatch(s))]
+    counted = [s for s in dict.fromkeys(sizes) if s not in named and not (ggml and _GGML.fullmatch(s))]
     longest = _longest(counted)
     found = dict[str, str]()
     families: dict[tuple[str, ...], list[_Stride]] = {}
@@ -93,16 +93,23 @@ def strides(given: Numbers) -> Mapping[str, str]:
         elif longest:
             found[each.name] = _in_bytes(each, longest, given)
     for of, members in families.items():
-        found |= _of_family([*(families.get((), ()) if of else ()), *members], counted, longest)
+        own = {each.dim for each in members}
+        shared = [
+            each for each in families.get((), ()) if of and each.dim not in own
+        ]  # `stride_row`, `stride_channel_x`
+        found |= _of_family([*shared, *members], counted, longest)
     return found | _of_ggml(given, counted)
 
 
 def _longest(counted: Sequence[str]) -> str:
     """The length of a row: the size that counts columns, or else the largest of all; "" for too many."""
-    columns = [size for size in counted if _COLUMNS & {*_words(size)}]
-    if len(columns) == 1 or len(counted) == 1:
-        return [*columns, *counted][0]
-    return f"max({', '.join(counted)})" if 0 < len(counted) <= _MOST_SIZES else ""
+    columns = [size for size in counted if _COLUMNS & {*_words(size)}] or counted
+    return _largest(columns) if 0 < len(columns) <= _MOST_SIZES else ""
+
+
+def _largest(names: Sequence[str]) -> str:
+    """The largest of these, as an expression: `max` takes two."""
+    return names[0] if len(names) == 1 else f"max({names[0]}, {_largest(names[1:])})"
 
 
 def _words(name: str) -> list[str]:
@@ -182,7 +189,7 @@ def _size(of: Sequence[str], dimension: str, counted: Sequence[str]) -> str:
     wanted = _DIMENSIONS.get(dimension, frozenset({dimension}))
     fitting = [name for name in counted if wanted & {*_words(name)}]
     own = [name for name in fitting if {*of} & {*_words(name)}] or fitting
-    return f"max({', '.join(own)})" if len(own) > 1 else own[0] if own else ""
+    return _largest(own) if own else ""
 
 
 def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:

@@ -20,7 +20,8 @@ _KNOWN_WORDS = frozenset(
     {"true", "false", "unsigned", "signed", "long", "int", "const", "sizeof", "typename", "void", "nullptr"}
 )
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
-_INDEX = re.compile(r"idx|index|offset", re.IGNORECASE)  # of a type's name: one of whole numbers
+_INDEX = re.compile(r"idx|index|offset|(?<!vo)id_?t(?:ype)?$", re.IGNORECASE)  # of a type's name: one of whole numbers
+_LANES = re.compile(r"vec|ilp", re.IGNORECASE)  # of a number's name: how many elements a thread takes at a time
 # Of the name of a type: of function objects, for which no number stands.
 _CALLED = re.compile(
     r"(?:Fn|Fun|Func|Function|Functor|Op|Operator|Lambda|Callable|Callback|Pred|Predicate|Visitor|callback)$"
@@ -95,7 +96,8 @@ def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:
         return "int" if _INDEX.search(own) else "float"
     if kind == "bool":
         return "true"
-    return "256" if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
+    number = "4" if _LANES.search(own) else "256"
+    return number if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
 
 
 def _is_called(unit: Unit, kernel: Kernel, own: str) -> bool:
@@ -119,8 +121,8 @@ def _concrete(arguments: str, names: set[str], own: frozenset[str]) -> bool:
     """Whether the arguments name nothing but types, numbers, the program's own names, and what stands in namespaces of others."""
     for match in _NAME.finditer(arguments):
         word = match[0]
-        if word in own or word in _KNOWN_WORDS or _is_type(word):
-            continue
+        if word not in names and (word in own or word in _KNOWN_WORDS or _is_type(word)):
+            continue  # a name of a template's parameter may be that of something else, too
         if word in names or not arguments[match.end() :].lstrip().startswith("::"):
             return False
     return True

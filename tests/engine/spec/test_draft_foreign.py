@@ -580,8 +580,11 @@ def test_strides_in_elements_by_ggml_s_names() -> None:
     [
         # Outermost first, by letters; the innermost is an element where its letter says so.
         ("stride_b stride_h stride_d", "b h d", {"stride_b": "h*d", "stride_h": "d", "stride_d": "1"}),
-        ("k_stride_n k_stride_h", "nnz num_heads dim",
-         {"k_stride_n": "num_heads*max(nnz, num_heads, dim)", "k_stride_h": "max(nnz, num_heads, dim)"}),
+        ("k_stride_n k_stride_h", "nnz num_heads dim", {"k_stride_n": "num_heads*dim", "k_stride_h": "dim"}),
+        ("k_stride_n k_stride_h", "nnz num_heads m", {
+            "k_stride_n": "num_heads*max(nnz, max(num_heads, m))", "k_stride_h": "max(nnz, max(num_heads, m))"}),
+        ("stride_b stride_h o_stride_b o_stride_h", "b h",
+         {"stride_b": "h*max(b, h)", "stride_h": "max(b, h)", "o_stride_b": "h*max(b, h)", "o_stride_h": "max(b, h)"}),
         ("q_stride_n q_stride_h", "num_q_heads num_kv_heads", {
             "q_stride_n": "num_q_heads*max(num_q_heads, num_kv_heads)", "q_stride_h": "max(num_q_heads, num_kv_heads)"}),
         ("stride_in_n stride_in_h", "heads", {"stride_in_n": "heads*heads", "stride_in_h": "heads"}),
@@ -845,3 +848,34 @@ __global__ void k(View x, View y, int w, int h, int across, int down, int side) 
 def test_what_clamps_an_index_or_scales_one_of_a_view_is_a_size() -> None:
     made = draft(program(VIEW), "k")
     assert {a.size_name for a in made.spec.arguments if a.role == "scalar" and not a.value} >= {"across", "down"}
+
+
+def test_a_buffer_that_no_trial_touches_may_be_null(tmp_path: Path) -> None:
+    code = """
+template <bool SCALED> __global__ void k(const float* x, const float* scale, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = SCALED ? x[i] * scale[i + blockIdx.y] : -x[i];
+}
+void run(const float* x, float* y, int n) { k<false><<<(n + 255) / 256, 256>>>(x, SCALE, y, n); }
+"""
+    made = _tried(code.replace("SCALE,", "nullptr,"), tmp_path)
+    assert made.missing == ()
+    scale = made.spec.argument("scale")
+    assert (scale.size, scale.fill.kind) == ("1", "constant")
+    assert "assumed: not given" in made.text
+    (gap,) = _tried(code.replace("SCALE,", "x,"), tmp_path).missing
+    assert gap == "the size of 'scale': no trial run touches it"
+
+
+def test_a_template_s_own_names_are_no_types_of_the_program(tmp_path: Path) -> None:
+    code = """
+struct Other { using IdType = int; };
+template <int VEC, typename T, typename IdType> __global__ void k(const T* x, const IdType* ids, T* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[ids[i]];
+}
+template <typename T, typename IdType> void run(const T* x, const IdType* ids, T* y, int n) {
+    k<VEC_OF(T), T, IdType><<<(n + 255) / 256, 256>>>(x, ids, y, n);
+}
+"""
+    assert draft(program(code), "k").spec.expressions == ("k<4, float, int>",)
