@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +23,7 @@ from engine.spec.dtypes import DType, parse_dtype
 
 _CLASSES = ("struct_specifier", "class_specifier")
 _FUNCTIONS = ("function_declarator", "operator_cast")
+_SIZEOF = re.compile(r"sizeof\s*\(\s*(\w+)\s*\)")
 _MAX_DEPTH = 8  # classes in classes
 _MAX_FIELDS = 256
 _MOST_SHOWN = 4  # pointers that a sentence names
@@ -140,7 +141,7 @@ class _Reader:
         inner = {**around, **self._bound(node, [bound.get(g, g) for g in given])}
         inner |= {name: written for name, written in self._own_types(node, 0) if name not in inner}
         fields: list[Field] = []
-        at, align = 0, 1
+        at, align = 0, _aligned(_asked(node), inner)
         unclear: Unclear | None = None
         body = node.child_by_field_name("body")
         parts = [_Member(base, None, False) for base in _bases(node)] + (list(_members(body)) if body else [])
@@ -152,6 +153,7 @@ class _Reader:
                     unclear = unclear or (Unclear(below.unclear) if below.unclear else None)
                 else:
                     size, own, each = self._member(unit, part, part.declarator, inner, depth)
+                    own = max(own, _aligned(part.align, inner))
             except Unclear as why:
                 unclear = unclear or why
                 continue
@@ -293,11 +295,15 @@ def _bases(node: Node) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Member:
-    """A field that takes room: its type as text, its declarator (None: a base class), and whether its type is const."""
+    """A field that takes room: its type as text, its declarator (None: a base class), and whether its type is const.
+
+    `align`: the alignments that its declaration asks for, as text.
+    """
 
     kind: str
     declarator: Node | None
     const: bool
+    align: tuple[str, ...] = ()
 
 
 def _members(body: Node) -> Iterator[_Member]:
@@ -308,7 +314,24 @@ def _members(body: Node) -> Iterator[_Member]:
             continue
         for declarator in member.children_by_field_name("declarator"):
             if declarator.type not in _FUNCTIONS and not any(n.type in _FUNCTIONS for n in declarator.children):
-                yield _Member(text(kind), declarator, any(text(c) == "const" for c in member.children))
+                const = any(text(c) == "const" for c in member.children)
+                yield _Member(text(kind), declarator, const, _asked(member))
+
+
+def _asked(node: Node) -> tuple[str, ...]:
+    """The alignments that a class or a field is declared with, as text."""
+    parts = [inner for child in node.children for inner in (child, *child.children)]  # of a field it is a qualifier
+    return tuple(text(c).partition("(")[2].rpartition(")")[0] for c in parts if c.type == "alignas_qualifier")
+
+
+def _aligned(asked: Sequence[str], bound: Mapping[str, str]) -> int:
+    """The largest of these alignments; 1 for none. Raises Unclear for one that is not known."""
+    numbers = {name: int(value) for name, value in bound.items() if value.isdigit()}
+    try:
+        plain = [_SIZEOF.sub(lambda m: str(parse_dtype(bound.get(m[1], m[1])).itemsize), each) for each in asked]
+        return max([1, *(evaluate_int(each, numbers) for each in plain)])
+    except (ArithmeticError_, SpecError):
+        raise Unclear(f"its alignment '{asked[0][:40]}' is not known") from None
 
 
 def _hidden(body: Node) -> str:
