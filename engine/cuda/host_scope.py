@@ -38,6 +38,12 @@ _BY_NAME = (
 )
 
 _LIBRARY = {"C10_WARP_SIZE": "32"}  # macros of headers that no repository holds
+_GRID_LIMIT = re.compile(r"(?:->|\.)maxGridSize\[([012])\]$")  # of cudaDeviceProp
+_GRID_LIMITS = (
+    "2147483647",
+    "65535",
+    "65535",
+)  # of every device since sm_30 (CUDA C++ Programming Guide, Compute Capabilities)
 Dims = tuple[arith.Number, ...]
 _Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
 
@@ -213,6 +219,8 @@ class HostScope:
         if kind == "call_expression":
             return self._call(node)
         if kind == "subscript_expression":
+            if limit := _GRID_LIMIT.search(squeezed(node)):
+                return _GRID_LIMITS[int(limit[1])]
             raise self.unknown(node, given_name(node))
         raise self.fail(node, f"'{text(node)[:60]}' is not understood")
 

@@ -13,6 +13,7 @@ from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.errors import SourceError
+from engine.model import LaunchConfig
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, OriginalRuns, draft
@@ -879,3 +880,19 @@ template <typename T, typename IdType> void run(const T* x, const IdType* ids, T
 }
 """
     assert draft(program(code), "k").spec.expressions == ("k<4, float, int>",)
+
+
+def test_a_host_s_own_type_is_that_of_what_it_passes(tmp_path: Path) -> None:
+    code = """
+template <typename T, typename U> __global__ void k(const T* x, U* y, int n) {
+    extern __shared__ char s[];
+    for (int i = blockIdx.y; i < n; i += gridDim.y) y[i] = x[i];
+}
+template <typename In, typename Out> void run(const In* a, Out* b, int n) {
+    const unsigned long most = at::cuda::getCurrentDeviceProperties()->maxGridSize[1];
+    k<<<dim3(1, std::min((unsigned long)n, most)), 32, 4 * sizeof(Out)>>>(a, b, n);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.missing == ()
+    assert evaluate(program(code), made.spec, 0, {"n": 100_000}) == LaunchConfig((1, 65535, 1), (32, 1, 1), 16)
