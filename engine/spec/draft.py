@@ -476,4 +476,5 @@ def _render(
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},
     }
-    return spec_text(spec, said, missing, written.form, written.toml_file)
+    typed = [part.argument.name for part in parts if part.typed]
+    return spec_text(spec, said, missing, written.form, written.toml_file, typed)

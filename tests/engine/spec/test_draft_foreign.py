@@ -896,3 +896,38 @@ template <typename In, typename Out> void run(const In* a, Out* b, int n) {
     made = _tried(code, tmp_path)
     assert made.missing == ()
     assert evaluate(program(code), made.spec, 0, {"n": 100_000}) == LaunchConfig((1, 65535, 1), (32, 1, 1), 16)
+
+
+VOID = """
+template <typename E, int N> struct Vec {
+    E data[N];
+    __device__ void load(const void* p, int at) { for (int i = 0; i < N; i++) data[i] = static_cast<const E*>(p)[at * N + i]; }
+};
+template <typename In> struct Traits { using in_t = In; using Pack = Vec<in_t, 2>; };
+struct Args { const void* x; void* sum; void* raw; int n; };
+template <typename T> __global__ void k(Args a, const void* scale, void* y) {
+    using Pack = typename T::Pack;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n) return;
+    Pack p;
+    p.load(a.x, i);
+    float* sum = static_cast<float*>(a.sum);
+    sum[i] = p.data[0] + p.data[1];
+    ((half2*)y)[i] = __floats2half2_rn(p.data[0] * *(const float*)scale, p.data[1]);
+    ((char*)a.raw)[i] = sizeof(*(float*)a.raw);
+}
+void run(Args a, const void* s, void* y) { k<Traits<float>><<<(a.n + 255) / 256, 256>>>(a, s, y); }
+"""
+
+
+def test_a_pointer_to_void_has_the_type_that_the_kernel_sees(tmp_path: Path) -> None:
+    made = _tried("#include <cuda_fp16.h>\n" + VOID, tmp_path)
+    assert made.missing == ()
+    spec = read_back(program("#include <cuda_fp16.h>\n" + VOID), made, "comments")
+    types = {a.name: (a.type, a.size) for a in spec.arguments if a.role != "scalar"}
+    assert types == {
+        "a.x": ("float", "2*n"), "a.sum": ("float", "n"), "a.raw": ("uint8", "n"), "scale": ("float", "1"),
+        "y": ("half", "2*n"),
+    }  # fmt: skip
+    assert spec.argument("a.x").fill.kind == "normal"
+    assert "assumed: the type that the kernel casts it to" in made.text
