@@ -40,6 +40,7 @@ Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
 
 _BLOCK = 256  # threads of a launch that is assumed
 _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
+_BEYOND = re.compile(r"(?:reads|writes) ([\w.]+)\[-?\d+\], which has")
 _COVERING = "assumed: the size (the end is not touched)"
 _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
@@ -174,6 +175,15 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
         made = made_by(way)
         failing = dict(trials.failing(made.spec, made.spec.check))
     if failing:
+        for said in failing.values():
+            beyond_it = _BEYOND.search(said)
+            if beyond_it and _COVERING in next(
+                (ln for ln in made.text.splitlines() if f"args.{beyond_it[1]} =" in ln), ""
+            ):
+                # What its trials touched did not explain the size in the first place.
+                return _open_at(
+                    made, f"the size of '{beyond_it[1]}': with the drafted one the kernel {said}", beyond_it[1]
+                )
         shapes = other_shapes(trials, made.spec, failing)
         if not shapes:
             return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
@@ -191,7 +201,12 @@ def _asked(made: Draft, problem: str) -> Draft:
     if len(whole) > 1:
         names = "', '".join(whole)
         asked += f" (the contents of '{names}' may have to belong together)"
-    gap = Gap(asked, f"args.{(whole or drawn)[0]}" if drawn else "")
+    return _open_at(made, asked, (whole or drawn)[0] if drawn else "")
+
+
+def _open_at(made: Draft, asked: str, name: str) -> Draft:
+    """The draft with one gap, closed by the line of an argument ("": by none)."""
+    gap = Gap(asked, f"args.{name}" if name else "")
     mark = "// optiml: " if made.text.startswith("//") else ""
     return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
 

@@ -931,3 +931,21 @@ def test_a_pointer_to_void_has_the_type_that_the_kernel_sees(tmp_path: Path) -> 
     }  # fmt: skip
     assert spec.argument("a.x").fill.kind == "normal"
     assert "assumed: the type that the kernel casts it to" in made.text
+
+
+def test_a_size_that_only_covered_the_trials_is_asked_for_where_checks_go_beyond_it(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const unsigned char* x, const float* table, float* y, int rows, int cols) {
+    int i = blockIdx.x, j = threadIdx.x + blockIdx.y * 32;
+    if (i < rows && j < cols) y[i * cols + j] = table[i * cols + 2 * x[i * cols + j]];
+}
+void run(const unsigned char* x, const float* t, float* y, int rows, int cols) {
+    k<<<dim3(rows, (cols + 31) / 32), 32>>>(x, t, y, rows, cols);
+}
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("the size of 'table': with the drafted one the kernel reads table[")
+    assert gap.key == "args.table"
