@@ -938,7 +938,10 @@ def test_a_size_that_only_covered_the_trials_is_asked_for_where_checks_go_beyond
         """
 __global__ void k(const unsigned char* x, const float* table, float* y, int rows, int cols) {
     int i = blockIdx.x, j = threadIdx.x + blockIdx.y * 32;
-    if (i < rows && j < cols) y[i * cols + j] = table[i * cols + 2 * x[i * cols + j]];
+    if (i >= rows || j >= cols) return;
+    int at;
+    at = 2 * x[i * cols + j];
+    y[i * cols + j] = table[i * cols + at];
 }
 void run(const unsigned char* x, const float* t, float* y, int rows, int cols) {
     k<<<dim3(rows, (cols + 31) / 32), 32>>>(x, t, y, rows, cols);
