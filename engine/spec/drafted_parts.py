@@ -21,6 +21,7 @@ from engine.spec.usage import Usage
 # What is said of a role that is not what the type of the parameter says.
 ASSUMED = "assumed: the value"
 _CAST = "assumed: the type that the kernel casts it to"
+_STRIDE = re.compile(r"stride|pitch|step", re.IGNORECASE)
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
     "in": "assumed: only read, though the pointer is not const",
@@ -71,9 +72,11 @@ def _is_builtin(kind: str) -> bool:
 
 
 def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
-    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no other whole numbers."""
+    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no whole numbers but strides beside them."""
     whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
-    return bool(layout.pointers) or (bool(whole) and all(usage.is_size(f"{parameter.name}.{f.name}") for f in whole))
+    sizes = [f for f in whole if usage.is_size(f"{parameter.name}.{f.name}")]
+    others = [f for f in whole if f not in sizes and not _STRIDE.search(f.name)]
+    return bool(layout.pointers) or (bool(sizes) and not others)
 
 
 def _of_pointer(types: ParameterTypes, parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:

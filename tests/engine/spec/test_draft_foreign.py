@@ -952,3 +952,28 @@ void run(const unsigned char* x, const float* t, float* y, int rows, int cols) {
     (gap,) = made.missing
     assert gap.startswith("the size of 'table': with the drafted one the kernel reads table[")
     assert gap.key == "args.table"
+
+
+PIXELS = """
+namespace img {{
+union Bgr {{ uchar3 v; struct {{ unsigned char b, g, r; }} c; }};
+{more}
+template <class Pair, class Color> __global__ void k(const unsigned char* x, unsigned char* y, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    Pair p = ((const Pair*)x)[i];
+    Color color{{}};
+    color.c.b = p.x; color.c.g = p.y;
+    y[2 * i] = color.v.x; y[2 * i + 1] = color.v.y;
+}}
+template <class P, class C> void run(const unsigned char* x, unsigned char* y, int n) {{ k<P, C><<<(n + 255) / 256, 256>>>(x, y, n); }}
+}}
+"""
+
+
+def test_a_type_with_members_is_a_class_that_has_them(tmp_path: Path) -> None:
+    made = _tried(PIXELS.format(more=""), tmp_path)
+    assert made.missing == ()
+    assert made.spec.expressions == ("img::k<uchar2, img::Bgr>",)
+    (gap,) = draft(program(PIXELS.format(more="struct Rgb { uchar3 v; Held c; };")), "k").missing
+    assert gap == "the template argument for 'class Color': write it in the kernel's name, such as img::Bgr, img::Rgb"
