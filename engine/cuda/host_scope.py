@@ -11,6 +11,7 @@ from functools import cached_property
 from tree_sitter import Node
 
 from engine import arith
+from engine.cuda.aliases import compiled_macro
 from engine.cuda.definitions import definition_of, expression
 from engine.cuda.host_definitions import Definition, LocalDefinition, only, uncommented
 from engine.cuda.kernel import Unit
@@ -402,9 +403,12 @@ class HostScope:
         for unit in self._files():
             for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
                 if table.get(short):
+                    written: str | None = table[short]
                     if kind == "macro" and len(object_macros(unit.data, unit.path).get(short, ())) > 1:
-                        raise self.fail(at, f"'{short}' is defined more than once")
-                    node = expression(table[short])
+                        written = compiled_macro(self.program, unit, short, self._types.defines)
+                        if written is None:
+                            raise self.fail(at, f"'{short}' is defined more than once")
+                    node = expression(written)
                     if node is None:
                         return None
                     place, statement = definition_of(unit, short, kind)

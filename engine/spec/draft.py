@@ -28,7 +28,7 @@ from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_
 from engine.spec.indirect import ROWS, indirect
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.related_values import set_values
-from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
+from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk, tile_of
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
 from engine.spec.template_choice import template_arguments
@@ -86,7 +86,7 @@ class OriginalRuns:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a draft is tried. `tiled` and `divided` are of `trial_sizes`.
+    """How a draft is tried. `tiled`, `tile` and `divided` are of `trial_sizes`.
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
     host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
@@ -100,6 +100,7 @@ class _Way:
     launching: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     tiled: bool = False
+    tile: int = 0
     divided: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     grids: tuple[str, ...] = ()
@@ -148,7 +149,9 @@ def draft(
     if runs.probe is None:
         return made
     grids, blocks = grid_extents(program, made.spec), device_blocks(program, made.spec)
-    way = replace(way, runs=runs, tiled=is_tiled(made.spec), grids=grids, blocks=blocks)
+    way = replace(
+        way, runs=runs, tiled=is_tiled(made.spec), grids=grids, blocks=blocks, tile=tile_of(program, made.spec)
+    )
     made = made_by(way)
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
@@ -421,7 +424,7 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
-    return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided)
+    return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided, tile=way.tile)
 
 
 def _as_others(trials: list[Trial], sizes: list[str]) -> str:

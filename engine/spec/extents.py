@@ -44,15 +44,15 @@ class Extent:
 
 
 def trial_sizes(
-    names: Sequence[str], *, tiled: bool = False, divided: Mapping[str, str] = _NONE
+    names: Sequence[str], *, tiled: bool = False, divided: Mapping[str, str] = _NONE, tile: int = 0
 ) -> tuple[dict[str, int], ...]:
     """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6.
 
-    `tiled`: all are multiples of 64 for one or two names, of 32 for three, of 8 for four. `divided` names sizes that are
-    multiples of others, with these: they are so, of small ones.
+    `tiled`: all are multiples of 64 for one or two names (of `tile` for one), of 32 for three, of 8 for four. `divided` names
+    sizes that are multiples of others, with these: they are so, of small ones.
     """
     tiled = tiled and len(names) in _TILED
-    trials = _trial_sizes(names, tiled=tiled)
+    trials = _trial_sizes(names, tiled=tiled, tile=tile)
     for at, sizes in enumerate(trials):
         for index, (whole, part) in enumerate(divided.items()):
             sizes[part] = 2 << at % 2 if tiled else _PRIMES_LOW[at]
@@ -61,10 +61,11 @@ def trial_sizes(
     return trials
 
 
-def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], ...]:
+def _trial_sizes(names: Sequence[str], *, tiled: bool, tile: int) -> tuple[dict[str, int], ...]:
     count = len(names)
     if tiled:
         unit, tiles = _TILED[count]
+        unit = tile if tile and count == 1 else unit
         return tuple({name: unit * v for name, v in zip(names, values, strict=True)} for values in tiles)
     if count == 1:
         return tuple({names[0]: value} for value in _ONE)

@@ -55,7 +55,8 @@ def _element(types: ParameterTypes, plain: str) -> DType | None:
             dtype = parse_dtype(dtype.name[:-1])
     except SpecError:
         return None
-    return dtype if dtype is not None and dtype.kind in ("float", "int") else None
+    # Bytes say nothing: they are read as something else later.
+    return dtype if dtype is not None and dtype.kind in ("float", "int") and dtype.itemsize > 1 else None
 
 
 def _seen(body: Node, name: str) -> Iterator[str]:

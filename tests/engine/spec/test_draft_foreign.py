@@ -977,3 +977,25 @@ def test_a_type_with_members_is_a_class_that_has_them(tmp_path: Path) -> None:
     assert made.spec.expressions == ("img::k<uchar2, img::Bgr>",)
     (gap,) = draft(program(PIXELS.format(more="struct Rgb { uchar3 v; Held c; };")), "k").missing
     assert gap == "the template argument for 'class Color': write it in the kernel's name, such as img::Bgr, img::Rgb"
+
+
+BLOCKS = """
+#ifdef THREADS_0
+#define THREADS THREADS_0
+#else
+#define THREADS 192
+#endif
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockDim.x * blockIdx.x + threadIdx.x;
+    y[i] = x[i]; y[i + n] = 2 * x[i];
+}
+void run(const float* x, float* y, int n) { dim3 grid(n / THREADS), block(THREADS); k<<<grid, block>>>(x, y, n); }
+"""
+
+
+def test_a_length_counts_whole_blocks_of_the_branch_that_is_compiled(tmp_path: Path) -> None:
+    made = _tried(BLOCKS, tmp_path)
+    assert made.missing == ()
+    assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("n", "2*n")
+    assert all(case.sizes["n"] % 192 == 0 for case in made.spec.check)
+    assert evaluate(program(BLOCKS), made.spec, 0, {"n": 384}) == LaunchConfig((2, 1, 1), (192, 1, 1), 0)
