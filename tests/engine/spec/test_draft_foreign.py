@@ -999,3 +999,20 @@ def test_a_length_counts_whole_blocks_of_the_branch_that_is_compiled(tmp_path: P
     assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("n", "2*n")
     assert all(case.sizes["n"] % 192 == 0 for case in made.spec.check)
     assert evaluate(program(BLOCKS), made.spec, 0, {"n": 384}) == LaunchConfig((2, 1, 1), (192, 1, 1), 0)
+
+
+def test_outputs_are_looked_at_where_some_checks_go_beyond_a_buffer(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* ids, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, at;
+    if (i >= n) return;
+    at = ids[i];
+    y[i] = logf(-1.f - fabsf(x[at])) + x[i];
+}
+void run(const int* ids, const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(ids, x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("suitable inputs: with random ones most of 'y' is no number in the checks")
