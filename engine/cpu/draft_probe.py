@@ -141,7 +141,7 @@ class CpuProbe:
             buffers = poisoned(spec, case, 1, "declared")
             done = self._machine.run(binary, CpuJob([launch], buffers, scalars(spec, case)), deadline_s=_MAX_TRIAL_S)
             if done.findings:
-                return Meaning()  # validation says what
+                continue  # what is wrong there, validation says
             for name, output in done.outputs.items():
                 dtype = parse_dtype(spec.argument(name).type)
                 seen.setdefault(name, []).append(dtype.to_float64(output) if dtype.kind == "float" else output)

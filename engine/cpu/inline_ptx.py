@@ -137,8 +137,8 @@ def _statement(written: str) -> str:
         for constraint, expression in _operands(section):
             number, letter = len(names), constraint[-1:]
             kind = _TYPES.get(letter)
-            if kind is None:
-                raise Unsupported(f"the constraint '{constraint}' of inline PTX", features=("inline PTX of this form",))
+            if kind is None:  # of another architecture, as under an #if
+                return f"do {{ {_refused(f'constraint_{letter}')}(); }} while (0)"
             names.append(f"optiml_p{number}")
             start = f" = optiml::in<{kind}>({expression})" if not output or "+" in constraint else "{}"
             before.append(f"{kind} optiml_p{number}{start};")
@@ -279,19 +279,24 @@ def _written(i: _PtxInstruction) -> str:
     if name == "shfl" and i.has("sync") and len(operands) == 5 and i.kind == "b32":
         how = {"idx": "", "up": "_up", "down": "_down", "bfly": "_xor"}.get(i.parts[2])
         if how is not None and to.startswith("optiml_"):
-            return f"{to} = __shfl{how}_sync({operands[4]}, uint32_t({operands[1]}), {operands[2]});"
+            shuffled = f"__shfl{how}_sync({operands[4]}, optiml::as<uint32_t>({operands[1]}), {operands[2]})"
+            return f"{to} = optiml::as<decltype({to})>({shuffled});"
     if name == "mov" and kind and not to.startswith("{"):
         if operands[1].startswith("{"):
-            low, high = operands[1][1:-1].split(",")[:2]
-            half = 8 * {"uint32_t": 2, "uint64_t": 4}.get(kind, 0)
+            parts = operands[1][1:-1].split(",")[:2]
+            half = {"uint32_t": 16, "uint64_t": 32}.get(kind, 0)
             if half:
-                return f"{to} = {kind}({kind}({low}) | {kind}({high}) << {half});"
+                low, high = (f"{kind}(optiml::as<uint{half}_t>({part}))" for part in parts)
+                return f"{to} = optiml::as<decltype({to})>({kind}({low} | {high} << {half}));"
         else:
             return f"{to} = optiml::as<decltype({to})>({operands[1]});"
     if name == "mov" and kind in ("uint32_t", "uint64_t") and to.startswith("{"):
         low, high = to[1:-1].split(",")[:2]
         half = 16 if kind == "uint32_t" else 32
-        return f"{{ {kind} v = {operands[1]}; {low} = decltype({low})(v); {high} = decltype({high})(v >> {half}); }}"
+        halves = [
+            f"optiml::as<decltype({part})>(uint{half}_t(v{by}))" for part, by in ((low, ""), (high, f" >> {half}"))
+        ]
+        return f"{{ {kind} v = optiml::as<{kind}>({operands[1]}); {low} = {halves[0]}; {high} = {halves[1]}; }}"
     if name == "cvta":
         return f"{to} = {operands[1]};"
     if name == "cvt":

@@ -49,6 +49,18 @@ def condition_around(program: Program, kernel: Kernel, defines: tuple[str, ...] 
     return ""
 
 
+def compiled_macro(program: Program, unit: Unit, name: str, defines: tuple[str, ...] = ()) -> str | None:
+    """The value, as text, of a macro that branches of a file define each in its way, in the one that is compiled; None where unclear."""
+    reader = _Reader(program, defines, (), "")
+    found = []
+    for node in reader._active(unit.root):
+        named = node.child_by_field_name("name") if node.type == "preproc_def" else None
+        if named is not None and text(named) == name:
+            value = node.child_by_field_name("value")
+            found.append(text(value).strip() if value is not None else "")
+    return found[0] if len(found) == 1 else None
+
+
 class _Reader:
     def __init__(self, program: Program, defines: tuple[str, ...], include: tuple[str, ...], unit: str) -> None:
         self.units = list(_units(program, include, unit))

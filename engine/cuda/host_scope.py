@@ -11,6 +11,7 @@ from functools import cached_property
 from tree_sitter import Node
 
 from engine import arith
+from engine.cuda.aliases import compiled_macro
 from engine.cuda.definitions import definition_of, expression
 from engine.cuda.host_definitions import Definition, LocalDefinition, only, uncommented
 from engine.cuda.kernel import Unit
@@ -38,6 +39,12 @@ _BY_NAME = (
 )
 
 _LIBRARY = {"C10_WARP_SIZE": "32"}  # macros of headers that no repository holds
+_GRID_LIMIT = re.compile(r"(?:->|\.)maxGridSize\[([012])\]$")  # of cudaDeviceProp
+_GRID_LIMITS = (
+    "2147483647",
+    "65535",
+    "65535",
+)  # of every device since sm_30 (CUDA C++ Programming Guide, Compute Capabilities)
 Dims = tuple[arith.Number, ...]
 _Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
 
@@ -213,6 +220,8 @@ class HostScope:
         if kind == "call_expression":
             return self._call(node)
         if kind == "subscript_expression":
+            if limit := _GRID_LIMIT.search(squeezed(node)):
+                return _GRID_LIMITS[int(limit[1])]
             raise self.unknown(node, given_name(node))
         raise self.fail(node, f"'{text(node)[:60]}' is not understood")
 
@@ -394,9 +403,12 @@ class HostScope:
         for unit in self._files():
             for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
                 if table.get(short):
+                    written: str | None = table[short]
                     if kind == "macro" and len(object_macros(unit.data, unit.path).get(short, ())) > 1:
-                        raise self.fail(at, f"'{short}' is defined more than once")
-                    node = expression(table[short])
+                        written = compiled_macro(self.program, unit, short, self._types.defines)
+                        if written is None:
+                            raise self.fail(at, f"'{short}' is defined more than once")
+                    node = expression(written)
                     if node is None:
                         return None
                     place, statement = definition_of(unit, short, kind)

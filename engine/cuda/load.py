@@ -197,12 +197,14 @@ def _main_file(path: Path, root: Path) -> str:
 
 def _where_else(files: Mapping[str, bytes], main: str) -> str:
     """What to do about a file without kernels: they may stand in a header of it, or behind syntax nobody knows."""
+    unit = parse(files[main], main)
+    if b"__global__" in files[main] and unit.errors:
+        line = unit.line_of(unit.errors[0].start)
+        what = f"line {line} is not understood" if line > 1 else "its text is not understood"
+        return f"{what}; braces have to be balanced under each #if"
     for header in sorted(files.keys() - {main}):
         if b"__global__" in files[header] and parse(files[header], header).kernels:
             return f"its kernels are in {header}: give that file"
-    unit = parse(files[main], main)
-    if b"__global__" in files[main] and unit.errors:
-        return f"line {unit.line_of(unit.errors[0].start)} is not understood"
     return "give a file that defines a __global__ function"
 
 

@@ -14,8 +14,8 @@ _MACRO_CALL = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}[ \t]*\(")
 _MOST_DISPATCHED = 20_000  # bytes of a call of a macro that statements are passed to
 # Attributes of a kernel that the grammar reads as a variable of that name.
 HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
-
-_ALIGNED = re.compile(rb"(\b(?:struct|class|union)\s+|[;{]\s*)__align__(?=\s*\()")
+# CUDA's alignment of a class or a field, which the grammar knows by C++'s name alone: `struct __align__(16) Pack {`.
+_ALIGNED = re.compile(rb"(\b(?:struct|class|union)\s+|[;{]\s*)(__(?:builtin_)?align__)(?=\s*\()")
 
 
 def has_launch(data: bytes) -> bool:
@@ -24,9 +24,9 @@ def has_launch(data: bytes) -> bool:
 
 
 def readable(data: bytes) -> bytes:
-    """The text with launches and attributes of kernels and classes as the grammar knows them, every other byte where it was."""
-    if b"__align__" in data:
-        data = _ALIGNED.sub(rb"\1alignas  ", data)
+    """The text with launches, attributes of kernels and alignments as the grammar knows them, every other byte where it was."""
+    if b"align__" in data:
+        data = _ALIGNED.sub(lambda m: m[1] + b"alignas".ljust(len(m[2])), data)
     if HEAD_ATTRIBUTES.search(data):
         data = _plain_attributes(data)
     if not has_launch(data):

@@ -132,6 +132,7 @@ class _Slicer:
         self.namespaces: set[str] = set()
         self.own_namespaces: set[str] = set()  # those that the repository's own files open
         self.stood_in: set[str] = set()  # the words of the stand-ins that were read
+        self.asked: set[str] = set()  # names in conditions of the program's own
         self.seen: set[str] = set()  # files that are included for good: later includes of them give nothing
         self.inclusions = self.characters = 0
         self.needed: set[str] = set()
@@ -179,6 +180,8 @@ class _Slicer:
                 self._include(file, item, (*stack, path), conditional + item.conditional - guarded)
             elif item.word == "define":
                 self._define(item)
+            elif item.word in _CONDITIONS:
+                self.asked.update(() if is_standin(path) else _NAME.findall(item.rest))
             elif item.kind == "open":
                 self.namespaces.update(item.defines)
                 self.own_namespaces.update(() if is_standin(path) else item.defines)
@@ -399,9 +402,9 @@ class _Slicer:
         yield _blank(text[at:])
 
     def _taken(self, entry: _Entry) -> bool:
-        """Whether the kernels take the entry, or a macro that it defines."""
+        """Whether the kernels take the entry, or a macro that it defines, or a condition asks for that."""
         name = _NAME.match(entry.item.rest) if entry.item.word == "define" else None
-        return id(entry) in self.kept or (name is not None and name[0] in self.needed)
+        return id(entry) in self.kept or (name is not None and name[0] in self.needed | self.asked)
 
     def _render_directive(self, file: _File, token: Token, line: int, inside: bool = False) -> Iterator[str]:
         word, rest = directive_parts(token.text)

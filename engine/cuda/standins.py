@@ -15,6 +15,7 @@ _FOLDER = Path(__file__).parent / "standins"
 PREFIX = "optiml-standins/"  # of their paths: a folder that no repository holds
 # What an `#include` names -> the header that stands in for it.
 _OF = (
+    (re.compile(r"opencv2/opencv_modules\.hpp"), "opencv_modules.cuh"),
     (re.compile(r"opencv2/(?:cudev|core/cuda)(?:\.hpp|/.*)|opencv2/core/cuda_(?:types|devptrs)\.hpp"), "opencv.cuh"),
     (re.compile(r"torch/headeronly/core/TensorAccessor\.h|ATen/core/TensorAccessor\.h"), "torch_accessor.cuh"),
     (re.compile(r"(?:torch/extension|torch/torch|torch/types|torch/all|ATen/ATen)\.h"), "torch_accessor.cuh"),

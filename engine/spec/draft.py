@@ -15,10 +15,11 @@ from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
-from engine.spec.drafted_callers import note_shared, set_passed
+from engine.spec.drafted_callers import note_shared, passed_null, set_passed
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_contents import is_index, set_by_block, set_fill
+from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
+from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
@@ -27,10 +28,9 @@ from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_
 from engine.spec.indirect import ROWS, indirect
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.related_values import set_values
-from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk
+from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk, tile_of
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
-from engine.spec.strides import strides
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
@@ -40,6 +40,7 @@ Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
 
 _BLOCK = 256  # threads of a launch that is assumed
 _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
+_BEYOND = re.compile(r"(?:reads|writes) ([\w.]+)\[-?\d+\], which has")
 _COVERING = "assumed: the size (the end is not touched)"
 _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
@@ -85,7 +86,7 @@ class OriginalRuns:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a draft is tried. `tiled` and `divided` are of `trial_sizes`.
+    """How a draft is tried. `tiled`, `tile` and `divided` are of `trial_sizes`.
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the
     host's code alone knows. `grids` are expressions for extents of the launch's grid. `whole`: shapes to check are whole tiles.
@@ -99,6 +100,7 @@ class _Way:
     launching: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     tiled: bool = False
+    tile: int = 0
     divided: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     grids: tuple[str, ...] = ()
@@ -147,7 +149,9 @@ def draft(
     if runs.probe is None:
         return made
     grids, blocks = grid_extents(program, made.spec), device_blocks(program, made.spec)
-    way = replace(way, runs=runs, tiled=is_tiled(made.spec), grids=grids, blocks=blocks)
+    way = replace(
+        way, runs=runs, tiled=is_tiled(made.spec), grids=grids, blocks=blocks, tile=tile_of(program, made.spec)
+    )
     made = made_by(way)
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
@@ -174,6 +178,15 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
         made = made_by(way)
         failing = dict(trials.failing(made.spec, made.spec.check))
     if failing:
+        for said in failing.values():
+            beyond_it = _BEYOND.search(said)
+            if beyond_it and _COVERING in next(
+                (ln for ln in made.text.splitlines() if f"args.{beyond_it[1]} =" in ln), ""
+            ):
+                # What its trials touched did not explain the size in the first place.
+                return _open_at(
+                    made, f"the size of '{beyond_it[1]}': with the drafted one the kernel {said}", beyond_it[1]
+                )
         shapes = other_shapes(trials, made.spec, failing)
         if not shapes:
             return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
@@ -191,7 +204,12 @@ def _asked(made: Draft, problem: str) -> Draft:
     if len(whole) > 1:
         names = "', '".join(whole)
         asked += f" (the contents of '{names}' may have to belong together)"
-    gap = Gap(asked, f"args.{(whole or drawn)[0]}" if drawn else "")
+    return _open_at(made, asked, (whole or drawn)[0] if drawn else "")
+
+
+def _open_at(made: Draft, asked: str, name: str) -> Draft:
+    """The draft with one gap, closed by the line of an argument ("": by none)."""
+    gap = Gap(asked, f"args.{name}" if name else "")
     mark = "// optiml: " if made.text.startswith("//") else ""
     return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
 
@@ -254,7 +272,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    rows = _set_strides(parts, way, usage)
+    rows = set_strides(parts, way.hosts, usage)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
     reach = _reach(usage, parts, sizes, replace(way, rows=rows))
@@ -265,6 +283,8 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
             if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in reach.touched
         ]
     _set_roles(usage, parts, sizes, way)
+    if reach.touched and not reach.ended:
+        set_absent(parts, passed_null(program, kernel), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
@@ -404,7 +424,7 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
-    return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided)
+    return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided, tile=way.tile)
 
 
 def _as_others(trials: list[Trial], sizes: list[str]) -> str:
@@ -413,26 +433,6 @@ def _as_others(trials: list[Trial], sizes: list[str]) -> str:
         return ""
     room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
     return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
-
-
-def _set_strides(parts: list[Part], way: _Way, usage: Usage) -> tuple[str, ...]:
-    """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
-    whole = {
-        p.argument.name.rpartition(".")[2]: p
-        for p in parts
-        if p.argument.role == "scalar"
-        and parse_dtype(p.argument.type).kind == "int"
-        and (p.size or p.argument.value == "1")
-    }
-    items = [parse_dtype(p.argument.type).itemsize for p in parts if p.argument.role != "scalar" and not p.opaque]
-    counted = [*(p.size for p in whole.values() if p.size), *way.hosts]
-    scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
-    found = strides([*whole], counted, max(items, default=4), scaling)
-    for name, value in found.items():
-        part = whole[name]
-        part.argument, part.size = replace(part.argument, value=value), ""
-        part.notes = ["assumed: memory without gaps"]
-    return tuple(dict.fromkeys(value for value in found.values() if not value.isdigit()))
 
 
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:
@@ -494,4 +494,5 @@ def _render(
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},
     }
-    return spec_text(spec, said, missing, written.form, written.toml_file)
+    typed = [part.argument.name for part in parts if part.typed]
+    return spec_text(spec, said, missing, written.form, written.toml_file, typed)

@@ -25,6 +25,16 @@ def note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
             notes[pair.second].append(f"assumed: a buffer of its own, but {pair.where} passes that of '{pair.first}'")
 
 
+def passed_null(program: Program, kernel: Kernel) -> frozenset[str]:
+    """The parameters for which some launch passes no buffer."""
+    return frozenset(
+        parameter.name
+        for site in readable_sites(program, kernel.name)
+        for parameter, passed in zip(kernel.parameters, site.arguments, strict=False)
+        if passed.strip() in ("nullptr", "NULL")
+    )
+
+
 def set_passed(program: Program, kernel: Kernel, parts: list[Part]) -> None:
     """Give scalars whose value nothing tells the number that the first launch passes for them."""
     assumed = {p.argument.name: p for p in parts if p.notes == ["assumed: the value"] and "." not in p.argument.name}

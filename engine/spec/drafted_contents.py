@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from engine.spec.drafted_parts import Part
@@ -12,6 +12,16 @@ from engine.spec.kernel_spec import Argument, Fill
 from engine.spec.shapes import MAX_CHECKED
 from engine.spec.usage import Usage
 
+ABSENT = "assumed: not given, as some launch passes none"
+
+
+def set_absent(parts: Sequence[Part], null: Collection[str], touched: Collection[str]) -> None:
+    """One element for each buffer that is null at some launch and that no trial touched, while there were some."""
+    for part in parts:
+        if part.argument.role != "scalar" and part.argument.name in null and part.argument.name not in touched:
+            part.argument, part.extent = replace(part.argument, role="in"), "1"
+            part.notes = [ABSENT]
+
 
 def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
     """Gives what a buffer holds at first, where the kernel reads it; `tables` are buffers whose indices come from others."""
@@ -19,7 +29,9 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
     if argument.role not in ("in", "inout"):
         return
     dtype = parse_dtype(argument.type)
-    if argument.role == "inout" and usage.uses[argument.name].atomic:
+    if ABSENT in part.notes:
+        part.argument = replace(argument, fill=Fill("constant", "0"))
+    elif argument.role == "inout" and usage.uses[argument.name].atomic:
         part.argument = replace(argument, fill=Fill("constant", "0"))
         part.notes.append("assumed: starts at zero")
     elif dtype.kind in ("int", "bool", "bytes"):

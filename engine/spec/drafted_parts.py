@@ -14,11 +14,14 @@ from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Role
 from engine.spec.library_views import View, view_of
+from engine.spec.pointed_types import pointed_type
 from engine.spec.struct_layout import Field, Layout, described, target_type
 from engine.spec.usage import Usage
 
 # What is said of a role that is not what the type of the parameter says.
 ASSUMED = "assumed: the value"
+_CAST = "assumed: the type that the kernel casts it to"
+_STRIDE = re.compile(r"stride|pitch|step", re.IGNORECASE)
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
     "in": "assumed: only read, though the pointer is not const",
@@ -32,6 +35,7 @@ class Part:
     """An argument of a draft. `size` is the free size that gives a scalar its value, "": none.
 
     `opaque`: the kernel sees something else in the bytes of a buffer. `extent`: its elements, where its class says so; else "".
+    `typed`: the type is not that of the parameter, and the spec has to say it.
     """
 
     argument: Argument
@@ -39,6 +43,7 @@ class Part:
     size: str = ""
     opaque: bool = False
     extent: str = ""
+    typed: bool = False
 
 
 def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, missing: list[Gap]) -> list[Part]:
@@ -54,7 +59,7 @@ def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, mis
         note = f"assumed: {first[0]}, the first of its values"
         return [Part(Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1])), [note])]
     if parameter.pointer:
-        return [_of_pointer(parameter, found.dtype, usage)]
+        return [_of_pointer(types, parameter, found.dtype, usage)]
     return [_of_value(parameter, found.dtype, found.layout, found.gap is not None, usage, missing)]
 
 
@@ -67,14 +72,19 @@ def _is_builtin(kind: str) -> bool:
 
 
 def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
-    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no other whole numbers."""
+    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no whole numbers but strides beside them."""
     whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
-    return bool(layout.pointers) or (bool(whole) and all(usage.is_size(f"{parameter.name}.{f.name}") for f in whole))
+    sizes = [f for f in whole if usage.is_size(f"{parameter.name}.{f.name}")]
+    others = [f for f in whole if f not in sizes and not _STRIDE.search(f.name)]
+    return bool(layout.pointers) or (bool(sizes) and not others)
 
 
-def _of_pointer(parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:
-    name, kind = parameter.name, dtype.name if dtype else "struct:1"
-    opaque = parameter.base == "void" or kind.startswith("struct:")
+def _of_pointer(types: ParameterTypes, parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:
+    name = parameter.name
+    seen = pointed_type(types, usage.body, name) if parameter.base == "void" else None
+    dtype = seen or dtype
+    kind = dtype.name if dtype else "struct:1"
+    opaque = (parameter.base == "void" and seen is None) or kind.startswith("struct:")
     use = usage.uses[name]
     role: Role
     notes: list[str] = []
@@ -88,7 +98,7 @@ def _of_pointer(parameter: Parameter, dtype: DType | None, usage: Usage) -> Part
         role, notes = "out", [SAID["out"]]
     else:
         role = "inout" if use.read else "out"
-    return Part(Argument(name, kind, role), notes, opaque=opaque)
+    return Part(Argument(name, kind, role), [*notes, *([_CAST] if seen else [])], opaque=opaque, typed=seen is not None)
 
 
 def _of_value(
@@ -135,9 +145,12 @@ def _of_struct(
             continue
         role: Role = "in" if field.const else "inout"
         notes = [] if field.const else [SAID["inout"]]
-        opaque = dtype.kind == "bytes" or field.target == "void"
+        seen = pointed_type(types, usage.body, full) if field.target == "void" else None
+        opaque = dtype.kind == "bytes" or (field.target == "void" and seen is None)
+        argument = Argument(full, (seen or dtype).name, role, offset=field.offset)
+        notes = [*notes, *([_CAST] if seen else [])]
         extent = view.extents.get(field.name, "")
-        parts.append(Part(Argument(full, dtype.name, role, offset=field.offset), notes, opaque=opaque, extent=extent))
+        parts.append(Part(argument, notes, opaque=opaque, extent=extent, typed=seen is not None))
     return parts
 
 

@@ -23,6 +23,7 @@ _TILED = {
 }
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 _PRIMES_LOW, _TIMES = (2, 3, 5, 7), (11, 13, 7, 17, 19, 23)  # of what a size is divided by, and how often it goes in
+_SHIFT = 2  # in `_PRIMES`, from one trial to the next
 _LEAST_ROWS = 5  # of a size that a few can be left of
 _NONE: Mapping[str, str] = {}
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -43,15 +44,15 @@ class Extent:
 
 
 def trial_sizes(
-    names: Sequence[str], *, tiled: bool = False, divided: Mapping[str, str] = _NONE
+    names: Sequence[str], *, tiled: bool = False, divided: Mapping[str, str] = _NONE, tile: int = 0
 ) -> tuple[dict[str, int], ...]:
     """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6.
 
-    `tiled`: all are multiples of 64 for one or two names, of 32 for three, of 8 for four. `divided` names sizes that are
-    multiples of others, with these: they are so, of small ones.
+    `tiled`: all are multiples of 64 for one or two names (of `tile` for one), of 32 for three, of 8 for four. `divided` names
+    sizes that are multiples of others, with these: they are so, of small ones.
     """
     tiled = tiled and len(names) in _TILED
-    trials = _trial_sizes(names, tiled=tiled)
+    trials = _trial_sizes(names, tiled=tiled, tile=tile)
     for at, sizes in enumerate(trials):
         for index, (whole, part) in enumerate(divided.items()):
             sizes[part] = 2 << at % 2 if tiled else _PRIMES_LOW[at]
@@ -60,18 +61,20 @@ def trial_sizes(
     return trials
 
 
-def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], ...]:
+def _trial_sizes(names: Sequence[str], *, tiled: bool, tile: int) -> tuple[dict[str, int], ...]:
     count = len(names)
     if tiled:
         unit, tiles = _TILED[count]
+        unit = tile if tile and count == 1 else unit
         return tuple({name: unit * v for name, v in zip(names, values, strict=True)} for values in tiles)
     if count == 1:
         return tuple({names[0]: value} for value in _ONE)
     if count == 2:
         return tuple(dict(zip(names, pair, strict=True)) for pair in _TWO)
-    first, trials = (2, 4) if count == 3 else (0, 3)
+    # Three sizes are all different in each trial; of more, few enough for a launch of as many blocks as their product.
+    first, trials, shift = (2, 4, count) if count == 3 else (0, 3, _SHIFT)
     return tuple(
-        {name: _PRIMES[(first + trial * count + at) % len(_PRIMES)] for at, name in enumerate(names)}
+        {name: _PRIMES[(first + trial * shift + at) % len(_PRIMES)] for at, name in enumerate(names)}
         for trial in range(trials)
     )
 

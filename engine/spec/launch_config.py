@@ -222,7 +222,8 @@ def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Numb
 def _template_types(program: Program, step: Step, site: LaunchSite) -> dict[str, str]:
     """What the names among a launch's template arguments stand for, in the instance that the spec wants.
 
-    Where the compiler finds these from what is passed, so does this: `data_ptr<U>()` passed for a `const T*` is U for T.
+    Where the compiler finds these from what is passed, so does this: `data_ptr<U>()` passed for a `const T*` is U for T, and so
+    is a parameter `U* x` of the host's function.
     """
     written, wanted = split_arguments(site.template_args), split_arguments(step.template_args)
     found = {w: a for w, a in zip(written, wanted, strict=False) if w != a and w.isidentifier()}
@@ -230,11 +231,14 @@ def _template_types(program: Program, step: Step, site: LaunchSite) -> dict[str,
     if len(kernels) != 1:
         return found
     own = [p.partition("=")[0].replace("...", " ").split()[-1] for p in kernels[0].template_parameters]
+    hosts = [f for f in parse(program.files[site.path], site.path).functions if f.name == site.function]
+    told = {p.name: p.base for p in hosts[0].parameters} if len(hosts) == 1 else {}
     for parameter, passed in zip(kernels[0].parameters, site.arguments, strict=False):
-        named = _DATA.search(passed)
-        if named and parameter.base in own[: len(wanted)] and wanted[own.index(parameter.base)] != named[1]:
-            found.setdefault(named[1], wanted[own.index(parameter.base)])
-    return found
+        data = _DATA.search(passed)
+        named = data[1] if data else told.get(passed.strip(), "")
+        if named.isidentifier() and parameter.base in own[: len(wanted)]:
+            found.setdefault(named, wanted[own.index(parameter.base)])
+    return {name: kind for name, kind in found.items() if name != kind}
 
 
 def _scope(

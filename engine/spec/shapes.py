@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from engine.spec.spec_checks import case_name, derived_cases
 # Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
 _TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
 _TIME_SIZE_MANY = 128
+_MAX_THREADS = 1024
 _TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
 _MAX_BYTES = 4 << 30
@@ -74,8 +76,13 @@ def launchable_shapes(
     counting = _counting_blocks(program, spec, lengths)
     spec = replace(spec, check=tuple(_few(case, counting, at) for at, case in enumerate(spec.check)))
     if whole:
-        spec = replace(spec, check=_whole_tiles(program, spec, lengths))
-    return _launchable(program, spec, lengths)
+        tile = tile_of(program, spec) if len(lengths) == 1 else 1
+        whole_time = {n: -(-int(v) // tile) * tile if n in lengths else v for n, v in spec.time[0].sizes.items()}
+        time = replace(spec.time[0], name=case_name(whole_time), sizes=whole_time)
+        spec = replace(spec, check=_whole_tiles(program, spec, lengths), time=(time,))
+    spec = _launchable(program, spec, lengths)
+    # What the host says may leave nothing to tell them apart.
+    return replace(spec, check=tuple(c for at, c in enumerate(spec.check) if c not in spec.check[:at]))
 
 
 def _counting_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> set[str]:
@@ -194,9 +201,19 @@ def varied(spec: KernelSpec) -> tuple[Case, ...]:
     return tuple(Case(case_name(s), s) for at, s in enumerate(found) if s not in found[:at])
 
 
+def tile_of(program: Program, spec: KernelSpec) -> int:
+    """What the one length of a kernel has to be a multiple of for a grid that counts whole blocks: of a block, and of two warps."""
+    with contextlib.suppress(SourceError):
+        x, y, z = evaluate(program, spec, 0, spec.time[0].sizes).block
+        if x * y * z <= _MAX_THREADS:
+            return math.lcm(_TILE, x)
+    return _TILE
+
+
 def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
     """Check shapes whose lengths are multiples of the sides of tiles."""
-    sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
+    tile = tile_of(program, spec) if len(lengths) == 1 else _TILE
+    sizes = [{n: -(-int(v) // tile) * tile if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
     least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
     # Whole tiles of 64 on every side may be too much to check.
     if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > MAX_CHECKED:

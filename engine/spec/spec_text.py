@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec, LaunchExpr
@@ -11,8 +11,13 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec, LaunchExpr
 Notes = Mapping[str, Sequence[str]]  # by key of the spec: "args.x", "launch", "time", "kernel" …
 
 
-def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str, toml_file: str) -> str:
-    """The text of a spec of one kernel. `form` is "comments" or "toml"; `toml_file` is the file's path in an optiml.toml."""
+def spec_text(
+    spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str, toml_file: str, typed: Collection[str] = ()
+) -> str:
+    """The text of a spec of one kernel. `form` is "comments" or "toml"; `toml_file` is the file's path in an optiml.toml.
+
+    `typed` are arguments whose type is not that of the source.
+    """
     step = spec.steps[0]
     rows: list[tuple[str, str]] = []
     if form == "toml":
@@ -25,7 +30,9 @@ def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str,
         rows.append(("launch", f"launch = {_launch(step.launch)}"))
     for argument in spec.arguments:
         if (argument.role != "scalar" or argument.value) and not spec.fields(argument.name):
-            rows.append((f"args.{argument.name}", f"args.{argument.name} = {_argument(argument)}"))
+            rows.append(
+                (f"args.{argument.name}", f"args.{argument.name} = {_argument(argument, argument.name in typed)}")
+            )
     rows += [("check", _cases("check", spec.check)), ("time", _cases("time", spec.time))]
     lines = [f"{text}  # {'; '.join(notes[key])}" if notes.get(key) else text for key, text in rows]
     lines += [f"# missing: {m}" for m in missing]
@@ -69,10 +76,10 @@ def _launch(launch: LaunchExpr) -> str:
     return _table(values)
 
 
-def _argument(argument: Argument) -> str:
+def _argument(argument: Argument, typed: bool) -> str:
     values: dict[str, object] = {}
     declared = bool(argument.symbol) and "." not in argument.name  # with its extent, as constant memory
-    if parse_dtype(argument.type).is_struct and "." not in argument.name:
+    if typed or (parse_dtype(argument.type).is_struct and "." not in argument.name):
         values["type"] = _quoted(argument.type)
     if argument.role == "scalar":
         return _table({**values, "value": _quoted(argument.value)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,11 +23,12 @@ from engine.spec.dtypes import DType, parse_dtype
 
 _CLASSES = ("struct_specifier", "class_specifier")
 _FUNCTIONS = ("function_declarator", "operator_cast")
+_SIZEOF = re.compile(r"sizeof\s*\(\s*(\w+)\s*\)")
 _MAX_DEPTH = 8  # classes in classes
 _MAX_FIELDS = 256
 _MOST_SHOWN = 4  # pointers that a sentence names
 _POINTER = 8
-_ALIGNED = re.compile(r"\b(?:alignas|__align__|(?:__)?aligned(?:__)?)\s*\(([^()]*(?:\([^()]*\))?[^()]*)\)")
+_ATTRIBUTE = re.compile(r"\b(?:__)?aligned(?:__)?\s*\(([^()]*(?:\([^()]*\))?[^()]*)\)")
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class _Reader:
         inner = {**around, **self._bound(node, [bound.get(g, g) for g in given])}
         inner |= {name: written for name, written in self._own_types(node, 0) if name not in inner}
         fields: list[Field] = []
-        at, align = 0, _asked(node)
+        at, align = 0, _aligned(_asked(node), inner)
         unclear: Unclear | None = None
         body = node.child_by_field_name("body")
         parts = [_Member(base, None, False) for base in _bases(node)] + (list(_members(body)) if body else [])
@@ -162,10 +163,10 @@ class _Reader:
                     unclear = unclear or (Unclear(below.unclear) if below.unclear else None)
                 else:
                     size, own, each = self._member(unit, part, part.declarator, inner, depth)
+                    own = max(own, _aligned(part.align, inner))
             except Unclear as why:
                 unclear = unclear or why
                 continue
-            own = max(own, part.align)
             at = _placed(at, own)
             fields += [replace(f, offset=f.offset + at) for f in each]
             at, align = at + size, max(align, own)
@@ -304,12 +305,15 @@ def _bases(node: Node) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Member:
-    """A field that takes room: its type as text, its declarator (None: a base class), and whether its type is const."""
+    """A field that takes room: its type as text, its declarator (None: a base class), and whether its type is const.
+
+    `align`: the alignments that its declaration asks for, as text.
+    """
 
     kind: str
     declarator: Node | None
     const: bool
-    align: int = 1  # that is asked for
+    align: tuple[str, ...] = ()
 
 
 def _members(body: Node) -> Iterator[_Member]:
@@ -324,14 +328,21 @@ def _members(body: Node) -> Iterator[_Member]:
                 yield _Member(text(kind), declarator, const, _asked(member))
 
 
-def _asked(node: Node) -> int:
-    """The alignment that a declaration asks for before its braces, in bytes. Raises Unclear where it is no number."""
-    asked = 1
-    for match in _ALIGNED.finditer(text(node).partition("{")[0]):
-        if not match[1].isdigit():
-            raise Unclear(f"its alignment '{match[1].strip()[:60]}' is no number")
-        asked = max(asked, int(match[1]))
-    return asked
+def _asked(node: Node) -> tuple[str, ...]:
+    """The alignments that a class or a field is declared with, as text."""
+    parts = [inner for child in node.children for inner in (child, *child.children)]  # of a field it is a qualifier
+    found = [text(c).partition("(")[2].rpartition(")")[0] for c in parts if c.type == "alignas_qualifier"]
+    return (*found, *_ATTRIBUTE.findall(text(node).partition("{")[0]))
+
+
+def _aligned(asked: Sequence[str], bound: Mapping[str, str]) -> int:
+    """The largest of these alignments; 1 for none. Raises Unclear for one that is not known."""
+    numbers = {name: int(value) for name, value in bound.items() if value.isdigit()}
+    try:
+        plain = [_SIZEOF.sub(lambda m: str(parse_dtype(bound.get(m[1], m[1])).itemsize), each) for each in asked]
+        return max([1, *(evaluate_int(each, numbers) for each in plain)])
+    except (ArithmeticError_, SpecError):
+        raise Unclear(f"its alignment '{asked[0][:40]}' is not known") from None
 
 
 def _hidden(body: Node) -> str:

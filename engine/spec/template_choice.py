@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from engine.cuda.class_members import classes_with, members_used
+from engine.cuda.declarations import variables
 from engine.cuda.enumerations import enumerators
 from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
-from engine.cuda.parse import parse
+from engine.cuda.parse import parse, walk
 from engine.cuda.records import parameter_name, records, split_arguments
 from engine.errors import SpecError
 from engine.model import Program
@@ -20,12 +22,15 @@ _KNOWN_WORDS = frozenset(
     {"true", "false", "unsigned", "signed", "long", "int", "const", "sizeof", "typename", "void", "nullptr"}
 )
 _NAME = re.compile(r"(?<![\w.:])[A-Za-z_]\w*")
-_INDEX = re.compile(r"idx|index|offset", re.IGNORECASE)  # of a type's name: one of whole numbers
+_INDEX = re.compile(r"idx|index|offset|(?<!vo)id_?t(?:ype)?$", re.IGNORECASE)  # of a type's name: one of whole numbers
+_LANES = re.compile(r"vec|ilp", re.IGNORECASE)  # of a number's name: how many elements a thread takes at a time
 # Of the name of a type: of function objects, for which no number stands.
 _CALLED = re.compile(
     r"(?:Fn|Fun|Func|Function|Functor|Op|Operator|Lambda|Callable|Callback|Pred|Predicate|Visitor|callback)$"
 )
 _MOST_SHOWN = 3  # of the program's own that may be written
+_LETTERS = "xyzw"  # the elements of CUDA's vectors
+_BYTES = ("uint8_t", "uchar", "unsigned char", "char", "int8_t")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([\w:]+)\s*>")
 
 
@@ -46,7 +51,9 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
         return template_defaults(kernel)
     told = _partly(program, kernel, names, own)
     chosen = [
-        told.get(_own(parameter)) or _specialised(program, unit, kernel, parameter) or _assumed(unit, kernel, parameter)
+        told.get(_own(parameter))
+        or _specialised(program, unit, kernel, parameter)
+        or _assumed(program, unit, kernel, parameter)
         for parameter in open_
     ]
     for parameter, value in zip(open_, chosen, strict=True):
@@ -86,16 +93,35 @@ def _specialised(program: Program, unit: Unit, kernel: Kernel, parameter: str) -
     return ""
 
 
-def _assumed(unit: Unit, kernel: Kernel, parameter: str) -> str:
+def _assumed(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> str:
     """What to assume for a template parameter that no launch gives; "?" where nothing can be."""
     kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
     if kind in ("typename", "class"):
+        if members := _members(unit, kernel, own):
+            if members <= {*_LETTERS}:
+                bytes_ = any(p.pointer and p.base in _BYTES for p in kernel.parameters)
+                return f"{'uchar' if bytes_ else 'float'}{max(2, 1 + max(map(_LETTERS.index, members)))}"
+            plain = [name for name, template in classes_with(program, members) if not template]
+            return plain[0] if len(plain) == 1 else "?"
         if re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)) or _is_called(unit, kernel, own):
             return "?"  # a class with members: no number stands for it
         return "int" if _INDEX.search(own) else "float"
     if kind == "bool":
         return "true"
-    return "256" if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
+    number = "4" if _LANES.search(own) else "256"
+    return number if kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int") else "?"
+
+
+def _members(unit: Unit, kernel: Kernel, own: str) -> set[str]:
+    """The members that the kernel takes of its parameters and variables of a type."""
+    named = [p.name for p in kernel.parameters if p.base == own and p.name]
+    for node in walk(kernel.node):
+        named += [v.name for v in variables(node) if _plain_type(v.type) == own] if node.type == "declaration" else []
+    return members_used(unit.text(kernel.body), named)
+
+
+def _plain_type(written: str) -> str:
+    return " ".join(word for word in written.split() if word not in ("const", "constexpr", "static"))
 
 
 def _is_called(unit: Unit, kernel: Kernel, own: str) -> bool:
@@ -111,7 +137,14 @@ def _candidates(program: Program, unit: Unit, kernel: Kernel, parameter: str) ->
     """What the program itself defines that a template parameter may stand for: an enumeration's values, its function objects."""
     kind, own = " ".join(parameter.split()[:-1]), _own(parameter)
     if kind in ("typename", "class"):
-        return function_objects(program) if _is_called(unit, kernel, own) else []
+        if _is_called(unit, kernel, own):
+            return function_objects(program)
+        members = _members(unit, kernel, own)
+        return (
+            [f"{name}<?>" if template else name for name, template in classes_with(program, members, len(members) // 2)]
+            if members
+            else []
+        )
     return [] if _is_type(kind) else enumerators(program, kind if "::" in kind else qualified(program, kind))
 
 
@@ -119,8 +152,8 @@ def _concrete(arguments: str, names: set[str], own: frozenset[str]) -> bool:
     """Whether the arguments name nothing but types, numbers, the program's own names, and what stands in namespaces of others."""
     for match in _NAME.finditer(arguments):
         word = match[0]
-        if word in own or word in _KNOWN_WORDS or _is_type(word):
-            continue
+        if word not in names and (word in own or word in _KNOWN_WORDS or _is_type(word)):
+            continue  # a name of a template's parameter may be that of something else, too
         if word in names or not arguments[match.end() :].lstrip().startswith("::"):
             return False
     return True

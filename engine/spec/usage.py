@@ -28,6 +28,8 @@ _LINE = re.compile(
     r"|threadIdx\.x\+\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?"
 )
 _ATOMIC = re.compile(r"(?:\w+::)?(?:gpu|fast|safe)?[aA]tomic")  # PyTorch's have names of their own
+_BYTES = re.compile(r"\b(?:char|uchar|uint8_t|byte|Ncv8u)\s*(?:const\s*)?\*\s*[)>]")
+_CLAMP = re.compile(r"\b(?:min|max|clamp)\s*\(")
 _WORDS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # names, and fields of theirs
 _UNSEEN = {  # what hands a pointer on where this analysis does not follow it
     "cast_expression",
@@ -309,10 +311,32 @@ class Usage:
                 reached |= _words(f"{offset} {index}")
         for access in self.kernel.accesses:  # by pointers that come from a struct, too
             reached |= _words(" ".join(access.indices))
+        reached |= self._indexing_views()
+        clamped = self._clamped()
         for _ in range(4):
-            for local in [n for n in reached if n in self.definitions]:
-                reached |= _words(self.definitions[local])
+            for local in [n for n in reached if n in self.definitions or n in clamped]:
+                reached |= _words(f"{self.definitions.get(local, '')} {clamped.get(local, '')}")
         return name in reached
+
+    def _indexing_views(self) -> set[str]:
+        """The words in what a parameter of a class is called with, by itself or by a method: `image(y, x)`, `image.row(y)`."""
+        views, found = {p.name for p in self.kernel.parameters if not p.pointer}, set[str]()
+        for node in walk(self.body):
+            called, given = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+            if node.type == "call_expression" and called is not None and given is not None:
+                found |= _words(text(given)) if text(called).partition(".")[0] in views else set()
+        return found
+
+    def _clamped(self) -> dict[str, str]:
+        """Variables that a minimum or maximum is assigned to after their definition, with it: `i = min(i, n - 1)`."""
+        found: dict[str, str] = {}
+        for node in walk(self.body):
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            if node.type != "assignment_expression" or left is None or right is None:
+                continue
+            if left.type == "identifier" and _CLAMP.search(text(right)):
+                found[text(left)] = f"{found.get(text(left), '')} {text(right)}"
+        return found
 
     def follow(self, field: str) -> None:
         """Takes in a pointer that stands in a struct: nothing is known of its uses but whether an atomic gets it."""
@@ -330,6 +354,10 @@ class Usage:
         """Whether something is multiplied by a whole number."""
         word = rf"(?<![\w.]){re.escape(name)}(?![\w(])"
         return re.search(rf"\*\s*{word}|{word}\s*\*", _plain(text(self.body))) is not None
+
+    def counts_bytes(self) -> bool:
+        """Whether a pointer is cast to one to bytes, which distances are then counted in."""
+        return _BYTES.search(text(self.body)) is not None
 
     def threads(self, sizes: Collection[str]) -> str:
         """How many threads the kernel needs, over its sizes: `n` where a line of threads is numbered and asked for `i < n`.

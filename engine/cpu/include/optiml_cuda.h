@@ -237,6 +237,7 @@ OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }
 
 #include "optiml_atomics.h"
 #include "optiml_math.h"
+#include "optiml_simd.h"
 #include "optiml_ptx.h"
 
 // Cache hints say how, not what; but the read-only cache need not see what the launch wrote.

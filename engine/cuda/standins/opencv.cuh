@@ -81,6 +81,114 @@ template <typename D, typename S> __device__ __forceinline__ D saturate_cast(S v
 
 __host__ __device__ __forceinline__ int divUp(int total, int grain) { return (total + grain - 1) / grain; }
 template <typename T> __device__ __forceinline__ void swap(T& a, T& b) { const T temp = a; a = b; b = temp; }
+
+// Vectors of one to four elements, by their type and by their elements'.
+template <typename E, int N> struct TypeVec;
+template <> struct TypeVec<uchar, 1> { typedef uchar vec_type; };
+template <> struct TypeVec<uchar, 2> { typedef uchar2 vec_type; };
+template <> struct TypeVec<uchar, 3> { typedef uchar3 vec_type; };
+template <> struct TypeVec<uchar, 4> { typedef uchar4 vec_type; };
+template <> struct TypeVec<schar, 1> { typedef schar vec_type; };
+template <> struct TypeVec<schar, 2> { typedef char2 vec_type; };
+template <> struct TypeVec<schar, 3> { typedef char3 vec_type; };
+template <> struct TypeVec<schar, 4> { typedef char4 vec_type; };
+template <> struct TypeVec<char, 1> { typedef char vec_type; };
+template <> struct TypeVec<char, 2> { typedef char2 vec_type; };
+template <> struct TypeVec<char, 3> { typedef char3 vec_type; };
+template <> struct TypeVec<char, 4> { typedef char4 vec_type; };
+template <> struct TypeVec<short, 1> { typedef short vec_type; };
+template <> struct TypeVec<short, 2> { typedef short2 vec_type; };
+template <> struct TypeVec<short, 3> { typedef short3 vec_type; };
+template <> struct TypeVec<short, 4> { typedef short4 vec_type; };
+template <> struct TypeVec<ushort, 1> { typedef ushort vec_type; };
+template <> struct TypeVec<ushort, 2> { typedef ushort2 vec_type; };
+template <> struct TypeVec<ushort, 3> { typedef ushort3 vec_type; };
+template <> struct TypeVec<ushort, 4> { typedef ushort4 vec_type; };
+template <> struct TypeVec<int, 1> { typedef int vec_type; };
+template <> struct TypeVec<int, 2> { typedef int2 vec_type; };
+template <> struct TypeVec<int, 3> { typedef int3 vec_type; };
+template <> struct TypeVec<int, 4> { typedef int4 vec_type; };
+template <> struct TypeVec<uint, 1> { typedef uint vec_type; };
+template <> struct TypeVec<uint, 2> { typedef uint2 vec_type; };
+template <> struct TypeVec<uint, 3> { typedef uint3 vec_type; };
+template <> struct TypeVec<uint, 4> { typedef uint4 vec_type; };
+template <> struct TypeVec<float, 1> { typedef float vec_type; };
+template <> struct TypeVec<float, 2> { typedef float2 vec_type; };
+template <> struct TypeVec<float, 3> { typedef float3 vec_type; };
+template <> struct TypeVec<float, 4> { typedef float4 vec_type; };
+template <> struct TypeVec<double, 1> { typedef double vec_type; };
+template <> struct TypeVec<double, 2> { typedef double2 vec_type; };
+template <> struct TypeVec<double, 3> { typedef double3 vec_type; };
+template <> struct TypeVec<double, 4> { typedef double4 vec_type; };
+template <typename E> struct optiml_vec1 {
+    typedef E elem_type;
+    enum { cn = 1 };
+    static __device__ __forceinline__ E all(E v) { return v; }
+    static __device__ __forceinline__ E make(E v) { return v; }
+    static __device__ __forceinline__ E make(const E* v) { return *v; }
+};
+template <typename E, typename V> struct optiml_vec2 {
+    typedef E elem_type;
+    enum { cn = 2 };
+    static __device__ __forceinline__ V make(E x, E y) { V v; v.x = x; v.y = y; return v; }
+    static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1]); }
+    static __device__ __forceinline__ V all(E v) { return make(v, v); }
+};
+template <typename E, typename V> struct optiml_vec3 {
+    typedef E elem_type;
+    enum { cn = 3 };
+    static __device__ __forceinline__ V make(E x, E y, E z) { V v; v.x = x; v.y = y; v.z = z; return v; }
+    static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1], v[2]); }
+    static __device__ __forceinline__ V all(E v) { return make(v, v, v); }
+};
+template <typename E, typename V> struct optiml_vec4 {
+    typedef E elem_type;
+    enum { cn = 4 };
+    static __device__ __forceinline__ V make(E x, E y, E z, E w) { V v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
+    static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1], v[2], v[3]); }
+    static __device__ __forceinline__ V all(E v) { return make(v, v, v, v); }
+};
+template <typename T> struct VecTraits;
+template <> struct VecTraits<uchar> : optiml_vec1<uchar> {};
+template <> struct VecTraits<uchar2> : optiml_vec2<uchar, uchar2> {};
+template <> struct VecTraits<uchar3> : optiml_vec3<uchar, uchar3> {};
+template <> struct VecTraits<uchar4> : optiml_vec4<uchar, uchar4> {};
+template <> struct VecTraits<schar> : optiml_vec1<schar> {};
+template <> struct VecTraits<char> : optiml_vec1<char> {};
+template <> struct VecTraits<char2> : optiml_vec2<char, char2> {};
+template <> struct VecTraits<char3> : optiml_vec3<char, char3> {};
+template <> struct VecTraits<char4> : optiml_vec4<char, char4> {};
+template <> struct VecTraits<short> : optiml_vec1<short> {};
+template <> struct VecTraits<short2> : optiml_vec2<short, short2> {};
+template <> struct VecTraits<short3> : optiml_vec3<short, short3> {};
+template <> struct VecTraits<short4> : optiml_vec4<short, short4> {};
+template <> struct VecTraits<ushort> : optiml_vec1<ushort> {};
+template <> struct VecTraits<ushort2> : optiml_vec2<ushort, ushort2> {};
+template <> struct VecTraits<ushort3> : optiml_vec3<ushort, ushort3> {};
+template <> struct VecTraits<ushort4> : optiml_vec4<ushort, ushort4> {};
+template <> struct VecTraits<int> : optiml_vec1<int> {};
+template <> struct VecTraits<int2> : optiml_vec2<int, int2> {};
+template <> struct VecTraits<int3> : optiml_vec3<int, int3> {};
+template <> struct VecTraits<int4> : optiml_vec4<int, int4> {};
+template <> struct VecTraits<uint> : optiml_vec1<uint> {};
+template <> struct VecTraits<uint2> : optiml_vec2<uint, uint2> {};
+template <> struct VecTraits<uint3> : optiml_vec3<uint, uint3> {};
+template <> struct VecTraits<uint4> : optiml_vec4<uint, uint4> {};
+template <> struct VecTraits<float> : optiml_vec1<float> {};
+template <> struct VecTraits<float2> : optiml_vec2<float, float2> {};
+template <> struct VecTraits<float3> : optiml_vec3<float, float3> {};
+template <> struct VecTraits<float4> : optiml_vec4<float, float4> {};
+template <> struct VecTraits<double> : optiml_vec1<double> {};
+template <> struct VecTraits<double2> : optiml_vec2<double, double2> {};
+template <> struct VecTraits<double3> : optiml_vec3<double, double3> {};
+template <> struct VecTraits<double4> : optiml_vec4<double, double4> {};
+
+// Function objects, and what the threads of a block or of a warp do together.
+template <typename T> struct plus { __device__ __forceinline__ T operator()(T a, T b) const { return a + b; } };
+template <typename T> struct minimum { __device__ __forceinline__ T operator()(T a, T b) const { return b < a ? b : a; } };
+template <typename T> struct maximum { __device__ __forceinline__ T operator()(T a, T b) const { return a < b ? b : a; } };
+template <typename T> struct less { __device__ __forceinline__ bool operator()(T a, T b) const { return a < b; } };
+template <typename T> struct greater { __device__ __forceinline__ bool operator()(T a, T b) const { return a > b; } };
 }  // namespace device
 using device::divUp;
 }  // namespace cuda
@@ -102,5 +210,35 @@ template <typename T> struct GlobPtrSz : public GlobPtr<T> {
     int rows;
     int cols;
 };
+enum { LOG_WARP_SIZE = 5, WARP_SIZE = 32, WARP_SIZE_MASK = 31 };
+struct Warp {
+    static __device__ __forceinline__ uint laneId() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
+    static __device__ __forceinline__ uint warpId() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32; }
+};
+// The result is in the first thread's `val` and in `smem[0]`.
+template <int N, typename T, class Op> __device__ __forceinline__ void blockReduce(volatile T* smem, T& val, uint tid, const Op& op) {
+    smem[tid] = val;
+    __syncthreads();
+    for (uint left = N; left > 1; left = (left + 1) / 2) {
+        uint half = (left + 1) / 2;
+        if (tid + half < left) smem[tid] = val = op(val, smem[tid + half]);
+        __syncthreads();
+    }
+}
+template <int N, typename T> __device__ __forceinline__ T blockScanInclusive(T data, volatile T* smem, uint tid) {
+    smem[tid] = data;
+    __syncthreads();
+    for (uint by = 1; by < N; by *= 2) {
+        T before = tid >= by ? smem[tid - by] : T(0);
+        __syncthreads();
+        smem[tid] = data = data + before;
+        __syncthreads();
+    }
+    return data;
+}
+template <int N, typename T> __device__ __forceinline__ T blockScanExclusive(T data, volatile T* smem, uint tid) {
+    return blockScanInclusive<N>(data, smem, tid) - data;
+}
+template <typename T, int N> struct MakeVec { typedef typename TypeVec<T, N>::vec_type type; };
 }  // namespace cudev
 }  // namespace cv

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from engine.cpu.host_source import without_comments
 from engine.cpu.inline_ptx import REFUSED, refusals, without_ptx
+from tests.engine.cpu.conftest import Make, launch
 
 
 def translated(text: str) -> str:
@@ -54,3 +56,28 @@ def test_copies_are_put_by_until_they_are_waited_for() -> None:
     assert "optiml_copy_close();" in close
     assert "optiml::wait_for_copies(1);" in wait
     assert "optiml::wait_for_all_copies();" in translated('asm("cp.async.wait_all;");')
+
+
+def test_an_operand_of_another_architecture_is_refused_only_where_it_is_needed() -> None:
+    made = translated('asm volatile("v_dot2_f32_f16 %0, %1, %1, %0" : "+v"(x) : "v"(y));')
+    assert f"{REFUSED}constraint_v();" in made
+
+
+def test_fractions_keep_their_bits_in_shuffles_and_in_registers_of_two(make: Make) -> None:
+    code = """
+__global__ void k(const float* x, float* y, int n) {
+  int t = threadIdx.x;
+  float v = x[t], other, low, high;
+  unsigned long long both;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(other) : "f"(v), "r"(1));
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "f"(v), "f"(other));
+  asm("mov.b64 {%0, %1}, %2;" : "=f"(low), "=f"(high) : "l"(both));
+  y[t] = other; y[n + t] = low; y[2 * n + t] = high;
+}
+"""
+    x = np.linspace(-0.9, 0.9, 32, dtype=np.float32)
+    buffers = [("x", "in", x), ("y", "out", np.zeros(96, np.float32)), ("n", "scalar", np.int32(32))]
+    (done,) = make(code, "k", launch(1, 32), buffers).runs((0,))
+    assert not done.findings
+    other = x.reshape(16, 2)[:, ::-1].ravel()
+    np.testing.assert_array_equal(done.outputs["y"], np.concatenate([other, x, other]))

@@ -111,7 +111,10 @@ def test_what_only_the_running_host_knows_has_a_name(host, name):
         ("#define G n-1\n" + H + "{ k<<<2 * G, 32>>>(x, n, m); }", "lacks parentheses"),
         ("#define S(a) a*a\n" + H + "{ k<<<S(n+1), 32>>>(x, n, m); }", "lacks parentheses around 'a'"),
         ("#define S(a) (a)+1\n" + H + "{ k<<<2*S(n), 32>>>(x, n, m); }", "lacks parentheses here"),
-        ("#ifdef A\n#define T 64\n#else\n#define T 32\n#endif\n" + H + "{ k<<<1, T>>>(x, n, m); }", "more than once"),
+        (
+            "#ifdef NDEBUG\n#define T 64\n#else\n#define T 32\n#endif\n" + H + "{ k<<<1, T>>>(x, n, m); }",
+            "more than once",
+        ),
         ("#define A B\n#define B A\n" + H + "{ k<<<A, 32>>>(x, n, m); }", "circular"),
     ],
 )

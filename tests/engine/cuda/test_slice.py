@@ -357,3 +357,12 @@ __global__ void k(const block* x, int* y) { y[threadIdx.x] = x[threadIdx.x].both
 """
     found = device_slice(Program({"k.cu": code.encode()}, "k.cu"), ["k"], root=None).text
     assert "#ifdef __CUDACC_RTC__\n#ifndef __extension__\n#define __extension__" in found
+
+
+def test_storage_of_an_alignment_is_cuda_s_own_in_nvrtc() -> None:
+    code = b"""__global__ void k(float* x) {
+    typedef typename std::aligned_storage<4 * sizeof(float), 4 * alignof(float)>::type Pack;
+    ((Pack*)x)[1] = ((Pack*)x)[0];
+}
+"""
+    assert "using ::cuda::std::aligned_storage;" in device_slice(Program({"a.cu": code}, "a.cu"), ["k"], root=None).text

@@ -51,3 +51,22 @@ def test_the_repository_comes_first() -> None:
     there = resolve_include("opencv2/core/cuda/common.hpp", True, "a.cu", files={"a.cu": MATRIX}, root=None)
     assert there is not None
     assert is_standin(there[0])
+
+
+def test_a_condition_on_the_modules_of_a_library_is_that_of_a_whole_build() -> None:
+    code = b"""#include "opencv2/opencv_modules.hpp"
+#ifndef HAVE_OPENCV_CUDEV
+#error "cudev is required"
+#else
+#include "opencv2/cudev.hpp"
+__global__ void k(const cv::cuda::PtrStepSz<float> src, cv::cuda::PtrStep<float> dst) {
+    int x = blockIdx.x * cv::cudev::WARP_SIZE + cv::cudev::Warp::laneId();
+    if (x < src.cols) dst(0, x) = src(0, x);
+}
+#endif
+"""
+    program = Program({"a.cu": code}, "a.cu")
+    text = device_slice(program, ["k"], root=None).text
+    assert "#define HAVE_OPENCV_CUDEV" in text
+    assert "struct Warp" in text
+    assert not [gap for gap in draft(program, "k").missing if gap.key == "compile.defines"]

@@ -287,7 +287,7 @@ def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
 
     code = LAUNCHER.replace("(n + threads - 1)", "n")
     assert draft(_program(code), "k", runs=OriginalRuns(probe=probe)).spec.argument("y").size == "n"
-    assert [sizes["n"] for sizes in asked] == [128, 320, 704, 1472]
+    assert [sizes["n"] for sizes in asked] == [512, 1280, 2816, 5888]  # of blocks of 256
 
 
 def test_a_template_of_defaults_is_written_out() -> None:

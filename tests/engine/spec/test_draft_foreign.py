@@ -13,6 +13,7 @@ from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.errors import SourceError
+from engine.model import LaunchConfig
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, OriginalRuns, draft
@@ -20,7 +21,7 @@ from engine.spec.draft_trials import Trials, other_shapes
 from engine.spec.kernel_spec import Case, KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.size_gaps import Reach, no_size
-from engine.spec.strides import strides
+from engine.spec.strides import Numbers, strides
 from tests.engine.spec.drafts import program, read_back
 
 
@@ -565,14 +566,69 @@ void run(const float* x, float* dst, int nb00, int nb01, int nb02, int ne10, int
 
 def test_strides_in_elements_by_ggml_s_names() -> None:
     names = ["ne0", "ne1", "ne2", "s1", "s2", "ne01", "s01", "s02"]
-    found = strides(names, ["ne0", "ne1", "ne2", "ne01"])
+    found = strides(Numbers(names, ["ne0", "ne1", "ne2", "ne01"]))
     assert found == {"s1": "ne0", "s2": "ne0*ne1", "s01": "ne0", "s02": "ne0*ne01"}
-    assert strides(["s1", "n"], ["n"]) == {}  # nothing says what it is a stride of
-    assert strides(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"]) == {}  # the shifts of a roll
-    of_other = strides(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"])
+    assert strides(Numbers(["s1", "n"], ["n"])) == {}  # nothing says what it is a stride of
+    assert strides(Numbers(["s0", "s1", "ne00", "ne01"], ["ne00", "ne01"])) == {}  # the shifts of a roll
+    of_other = strides(Numbers(["s1", "s2", "ne00", "ne01"], ["ne00", "ne01"], scaling=["s1", "s2"]))
     assert of_other == {"s1": "ne00", "s2": "ne00*ne01"}
     every = [*(f"ne0{i}" for i in range(4)), *(f"s{i}" for i in ("01", "02", "03", 1, 2, 3))]
-    assert strides(every, every, scaling=every)["s3"] == "ne00*ne01*ne02"
+    assert strides(Numbers(every, every, scaling=every))["s3"] == "ne00*ne01*ne02"
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "found"),
+    [
+        # Outermost first, by letters; the innermost is an element where its letter says so.
+        ("stride_b stride_h stride_d", "b h d", {"stride_b": "h*d", "stride_h": "d", "stride_d": "1"}),
+        ("k_stride_n k_stride_h", "nnz num_heads dim", {"k_stride_n": "num_heads*dim", "k_stride_h": "dim"}),
+        ("k_stride_n k_stride_h", "nnz num_heads m", {
+            "k_stride_n": "num_heads*max(nnz, max(num_heads, m))", "k_stride_h": "max(nnz, max(num_heads, m))"}),
+        ("stride_b stride_h o_stride_b o_stride_h", "b h",
+         {"stride_b": "h*max(b, h)", "stride_h": "max(b, h)", "o_stride_b": "h*max(b, h)", "o_stride_h": "max(b, h)"}),
+        ("q_stride_n q_stride_h", "num_q_heads num_kv_heads", {
+            "q_stride_n": "num_q_heads*max(num_q_heads, num_kv_heads)", "q_stride_h": "max(num_q_heads, num_kv_heads)"}),
+        ("stride_in_n stride_in_h", "heads", {"stride_in_n": "heads*heads", "stride_in_h": "heads"}),
+        ("row_stride col_stride", "rows cols", {"row_stride": "cols", "col_stride": "1"}),
+        # By words, the innermost first.
+        ("stride_row stride_channel stride_sample", "ncols nrows nchannels", {
+            "stride_row": "ncols", "stride_channel": "nrows*ncols", "stride_sample": "nchannels*nrows*ncols"}),
+        ("stride_row stride_channel_x", "n nrows", {"stride_row": "max(n, nrows)", "stride_channel_x": "nrows*max(n, nrows)"}),
+        # A dimension that nothing counts is as long as the longest.
+        ("a_stride_0 a_stride_1", "n", {"a_stride_0": "n*n", "a_stride_1": "n"}),
+        # Single ones, in camel case as well.
+        ("srcStep dstPitch ldb stride_dst", "n", {"srcStep": "n", "dstPitch": "n", "ldb": "n", "stride_dst": "n"}),
+        # None of memory: of a loop, in time, of a window.
+        ("start_step time_step steps step_size window_stride_x window_stride_y", "n", {}),
+    ],
+)  # fmt: skip
+def test_strides_by_the_words_of_their_names(names: str, sizes: str, found: Mapping[str, str]) -> None:
+    buffers = {"src": 1, "dst": 1}
+    assert strides(Numbers(names.split(), sizes.split(), buffers)) == found
+
+
+def test_pitches_count_bytes_where_the_kernel_does() -> None:
+    given = Numbers(["pitch", "dst_step", "stride_src"], ["w"], {"src": 4, "dst": 8}, ["dst_step"], bytewise=True)
+    assert strides(given) == {"pitch": "w*8", "dst_step": "w*8", "stride_src": "w"}
+
+
+def test_rows_of_a_pitch_in_bytes(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* src, float* dst, int srcPitch, int dstPitch, int w, int h) {
+    int x = threadIdx.x + blockIdx.x * blockDim.x, y = threadIdx.y + blockIdx.y * blockDim.y;
+    if (x >= w || y >= h) return;
+    *(float*)((char*)dst + y * dstPitch + x * 4) = 2 * *(const float*)((const char*)src + y * srcPitch + x * 4);
+}
+void run(const float* s, float* d, int sp, int dp, int w, int h) {
+    k<<<dim3((w + 15) / 16, (h + 15) / 16), dim3(16, 16)>>>(s, d, sp, dp, w, h);
+}
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("srcPitch").value == "w*4"
+    assert (made.spec.argument("src").size, made.spec.argument("dst").size) == ("w*h", "w*h")
 
 
 ROWS = """
@@ -763,3 +819,200 @@ def test_a_reason_names_the_strides_that_trials_assumed() -> None:
         f"trial runs end early: the kernel {ended} where 'stride_x', 'c.rows_step_' are as assumed"
     )
     assert no_size("x", Reach(tried=True, ended=ended, assumed=("alpha",)), "", False).endswith("(line 4)")
+
+
+def test_no_case_is_given_twice_where_the_host_settles_every_size(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* x, int* y, int size) { int t = threadIdx.x; y[t] = x[t] + size; }
+void run(const int* x, int* y) { int size = 256; k<<<1, size>>>(x, y, size); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert len(made.spec.check) == len({case.name for case in made.spec.check})
+
+
+VIEW = """
+struct View { unsigned char* data; int pitch;
+    __device__ unsigned char& operator()(int y, int x) const { return data[y * pitch + x]; } };
+__global__ void k(View x, View y, int w, int h, int across, int down, int side) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= w || j >= h) return;
+    int a = i / side, b = j / side;
+    b = ::min(b, down - 1);
+    y(j, i) = x(b * across + ::min(a, across - 1), i);
+}
+"""
+
+
+def test_what_clamps_an_index_or_scales_one_of_a_view_is_a_size() -> None:
+    made = draft(program(VIEW), "k")
+    assert {a.size_name for a in made.spec.arguments if a.role == "scalar" and not a.value} >= {"across", "down"}
+
+
+def test_a_buffer_that_no_trial_touches_may_be_null(tmp_path: Path) -> None:
+    code = """
+template <bool SCALED> __global__ void k(const float* x, const float* scale, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = SCALED ? x[i] * scale[i + blockIdx.y] : -x[i];
+}
+void run(const float* x, float* y, int n) { k<false><<<(n + 255) / 256, 256>>>(x, SCALE, y, n); }
+"""
+    made = _tried(code.replace("SCALE,", "nullptr,"), tmp_path)
+    assert made.missing == ()
+    scale = made.spec.argument("scale")
+    assert (scale.size, scale.fill.kind) == ("1", "constant")
+    assert "assumed: not given" in made.text
+    (gap,) = _tried(code.replace("SCALE,", "x,"), tmp_path).missing
+    assert gap == "the size of 'scale': no trial run touches it"
+
+
+def test_a_template_s_own_names_are_no_types_of_the_program(tmp_path: Path) -> None:
+    code = """
+struct Other { using IdType = int; };
+template <int VEC, typename T, typename IdType> __global__ void k(const T* x, const IdType* ids, T* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[ids[i]];
+}
+template <typename T, typename IdType> void run(const T* x, const IdType* ids, T* y, int n) {
+    k<VEC_OF(T), T, IdType><<<(n + 255) / 256, 256>>>(x, ids, y, n);
+}
+"""
+    assert draft(program(code), "k").spec.expressions == ("k<4, float, int>",)
+
+
+def test_a_host_s_own_type_is_that_of_what_it_passes(tmp_path: Path) -> None:
+    code = """
+template <typename T, typename U> __global__ void k(const T* x, U* y, int n) {
+    extern __shared__ char s[];
+    for (int i = blockIdx.y; i < n; i += gridDim.y) y[i] = x[i];
+}
+template <typename In, typename Out> void run(const In* a, Out* b, int n) {
+    const unsigned long most = at::cuda::getCurrentDeviceProperties()->maxGridSize[1];
+    k<<<dim3(1, std::min((unsigned long)n, most)), 32, 4 * sizeof(Out)>>>(a, b, n);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.missing == ()
+    assert evaluate(program(code), made.spec, 0, {"n": 100_000}) == LaunchConfig((1, 65535, 1), (32, 1, 1), 16)
+
+
+VOID = """
+template <typename E, int N> struct Vec {
+    E data[N];
+    __device__ void load(const void* p, int at) { for (int i = 0; i < N; i++) data[i] = static_cast<const E*>(p)[at * N + i]; }
+};
+template <typename In> struct Traits { using in_t = In; using Pack = Vec<in_t, 2>; };
+struct Args { const void* x; void* sum; void* raw; int n; };
+template <typename T> __global__ void k(Args a, const void* scale, void* y) {
+    using Pack = typename T::Pack;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n) return;
+    Pack p;
+    p.load(a.x, i);
+    float* sum = static_cast<float*>(a.sum);
+    sum[i] = p.data[0] + p.data[1];
+    ((half2*)y)[i] = __floats2half2_rn(p.data[0] * *(const float*)scale, p.data[1]);
+    ((char*)a.raw)[i] = sizeof(*(float*)a.raw);
+}
+void run(Args a, const void* s, void* y) { k<Traits<float>><<<(a.n + 255) / 256, 256>>>(a, s, y); }
+"""
+
+
+def test_a_pointer_to_void_has_the_type_that_the_kernel_sees(tmp_path: Path) -> None:
+    made = _tried("#include <cuda_fp16.h>\n" + VOID, tmp_path)
+    assert made.missing == ()
+    spec = read_back(program("#include <cuda_fp16.h>\n" + VOID), made, "comments")
+    types = {a.name: (a.type, a.size) for a in spec.arguments if a.role != "scalar"}
+    assert types == {
+        "a.x": ("float", "2*n"), "a.sum": ("float", "n"), "a.raw": ("uint8", "n"), "scale": ("float", "1"),
+        "y": ("half", "2*n"),
+    }  # fmt: skip
+    assert spec.argument("a.x").fill.kind == "normal"
+    assert "assumed: the type that the kernel casts it to" in made.text
+
+
+def test_a_size_that_only_covered_the_trials_is_asked_for_where_checks_go_beyond_it(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const unsigned char* x, const float* table, float* y, int rows, int cols) {
+    int i = blockIdx.x, j = threadIdx.x + blockIdx.y * 32;
+    if (i >= rows || j >= cols) return;
+    int at;
+    at = 2 * x[i * cols + j];
+    y[i * cols + j] = table[i * cols + at];
+}
+void run(const unsigned char* x, const float* t, float* y, int rows, int cols) {
+    k<<<dim3(rows, (cols + 31) / 32), 32>>>(x, t, y, rows, cols);
+}
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("the size of 'table': with the drafted one the kernel reads table[")
+    assert gap.key == "args.table"
+
+
+PIXELS = """
+namespace img {{
+union Bgr {{ uchar3 v; struct {{ unsigned char b, g, r; }} c; }};
+{more}
+template <class Pair, class Color> __global__ void k(const unsigned char* x, unsigned char* y, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    Pair p = ((const Pair*)x)[i];
+    Color color{{}};
+    color.c.b = p.x; color.c.g = p.y;
+    y[2 * i] = color.v.x; y[2 * i + 1] = color.v.y;
+}}
+template <class P, class C> void run(const unsigned char* x, unsigned char* y, int n) {{ k<P, C><<<(n + 255) / 256, 256>>>(x, y, n); }}
+}}
+"""
+
+
+def test_a_type_with_members_is_a_class_that_has_them(tmp_path: Path) -> None:
+    made = _tried(PIXELS.format(more=""), tmp_path)
+    assert made.missing == ()
+    assert made.spec.expressions == ("img::k<uchar2, img::Bgr>",)
+    (gap,) = draft(program(PIXELS.format(more="struct Rgb { uchar3 v; Held c; };")), "k").missing
+    assert gap == "the template argument for 'class Color': write it in the kernel's name, such as img::Bgr, img::Rgb"
+
+
+BLOCKS = """
+#ifdef THREADS_0
+#define THREADS THREADS_0
+#else
+#define THREADS 192
+#endif
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockDim.x * blockIdx.x + threadIdx.x;
+    y[i] = x[i]; y[i + n] = 2 * x[i];
+}
+void run(const float* x, float* y, int n) { dim3 grid(n / THREADS), block(THREADS); k<<<grid, block>>>(x, y, n); }
+"""
+
+
+def test_a_length_counts_whole_blocks_of_the_branch_that_is_compiled(tmp_path: Path) -> None:
+    made = _tried(BLOCKS, tmp_path)
+    assert made.missing == ()
+    assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("n", "2*n")
+    assert all(case.sizes["n"] % 192 == 0 for case in made.spec.check)
+    assert evaluate(program(BLOCKS), made.spec, 0, {"n": 384}) == LaunchConfig((2, 1, 1), (192, 1, 1), 0)
+
+
+def test_outputs_are_looked_at_where_some_checks_go_beyond_a_buffer(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const int* ids, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, at;
+    if (i >= n) return;
+    at = ids[i];
+    y[i] = logf(-1.f - fabsf(x[at])) + x[i];
+}
+void run(const int* ids, const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(ids, x, y, n); }
+""",
+        tmp_path,
+    )
+    (gap,) = made.missing
+    assert gap.startswith("suitable inputs: with random ones most of 'y' is no number in the checks")

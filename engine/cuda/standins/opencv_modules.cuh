@@ -1,0 +1,17 @@
+// Stands in for the header that OpenCV's build writes: which modules there are, of a build with all that have kernels.
+#pragma once
+#define HAVE_OPENCV_CORE
+#define HAVE_OPENCV_CUDAARITHM
+#define HAVE_OPENCV_CUDABGSEGM
+#define HAVE_OPENCV_CUDACODEC
+#define HAVE_OPENCV_CUDAFEATURES2D
+#define HAVE_OPENCV_CUDAFILTERS
+#define HAVE_OPENCV_CUDAIMGPROC
+#define HAVE_OPENCV_CUDALEGACY
+#define HAVE_OPENCV_CUDAOBJDETECT
+#define HAVE_OPENCV_CUDAOPTFLOW
+#define HAVE_OPENCV_CUDASTEREO
+#define HAVE_OPENCV_CUDAWARPING
+#define HAVE_OPENCV_CUDEV
+#define HAVE_OPENCV_IMGPROC
+#define HAVE_OPENCV_OBJDETECT

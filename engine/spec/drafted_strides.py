@@ -1,0 +1,37 @@
+"""The strides among a draft's scalars, with the values of memory without gaps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.spec.drafted_parts import Part
+from engine.spec.dtypes import parse_dtype
+from engine.spec.strides import Numbers, strides
+from engine.spec.usage import Usage
+
+
+def set_strides(parts: Sequence[Part], hosts: Sequence[str], usage: Usage) -> tuple[str, ...]:
+    """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
+    whole = {
+        p.argument.name.rpartition(".")[2]: p
+        for p in parts
+        if p.argument.role == "scalar"
+        and parse_dtype(p.argument.type).kind == "int"
+        and (p.argument.value in ("", p.size) if p.size else p.argument.value == "1")
+    }
+    buffers = {
+        p.argument.name.rpartition(".")[2]: parse_dtype(p.argument.type).itemsize
+        for p in parts
+        if p.argument.role != "scalar" and not p.opaque
+    }
+    counted = [*(p.size for p in whole.values() if p.size), *hosts]
+    scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
+    found = strides(Numbers([*whole], counted, buffers, scaling, usage.counts_bytes()))
+    for name, value in found.items():
+        part = whole[name]
+        part.argument, part.size = replace(part.argument, value=value), ""
+        part.notes = ["assumed: rows that do not overlap" if "max(" in value else "assumed: memory without gaps"]
+    elements = [re.sub(r"\*\d+$", "", value) for value in found.values()]
+    return tuple(dict.fromkeys(value for value in elements if not value.isdigit()))
