@@ -179,26 +179,38 @@ class CpuScreen:
         return replace(built, launches=(*named, *self._secret.launches(built.program)))
 
     def _run_original(
-        self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]
-    ) -> tuple[list[KnownRun], list[CpuRun]]:
-        """Draw inputs and run the original (and its wide twin) on them."""
+        self,
+        binary: CpuBinary,
+        plan: Sequence[tuple[int, str, int]],
+        *,
+        turned: bool = False,
+        deadline_s: float | None = None,
+    ) -> tuple[list[KnownRun], list[CpuRun], list[CpuRun]]:
+        """Draw inputs and run the original and its wide twin on them, and, `turned`, the original in another order of threads: all at
+        once, as some runs take long and cores are many. The original's runs come second, those in another order third."""
         assert self._original is not None
         drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
         launches = (self._run or self._original).launches
         jobs = [self._job(launches[c], b, v, 0) for c, _, b, v in drawn]
-        runs = self._machine.run_many(binary, jobs, deadline_s=_ORIGINAL_DEADLINE_S)
-        wides: list[CpuRun | None] = [None] * len(runs)
-        if self._wide is not None and not any(run.findings for run in runs):
-            wide_jobs = [
-                self._job(launches[c], wide_buffers(self._spec, b), wide_scalars(self._spec, v), 0)
+        others = [replace(job, order=1 + i % 2) for i, job in enumerate(jobs)] if turned else []
+        pairs = [(binary, job) for job in (*jobs, *others)]
+        if self._wide is not None:
+            pairs += [
+                (self._wide, self._job(launches[c], wide_buffers(self._spec, b), wide_scalars(self._spec, v), 0))
                 for c, _, b, v in drawn
             ]
-            wides = list(self._machine.run_many(self._wide, wide_jobs))
+        found = self._machine.run_each(pairs, deadline_s=deadline_s or _ORIGINAL_DEADLINE_S)
+        runs, again, twins = (
+            found[: len(jobs)],
+            found[len(jobs) : len(jobs) + len(others)],
+            found[len(jobs) + len(others) :],
+        )
+        wides = [None if twin.findings else dict(twin.outputs) for twin in twins] or [None] * len(jobs)
         known = [
-            KnownRun(c, f, b, v, dict(run.outputs), dict(wide.outputs) if wide and not wide.findings else None)
+            KnownRun(c, f, b, v, dict(run.outputs), wide)
             for (c, f, b, v), run, wide in zip(drawn, runs, wides, strict=True)
         ]
-        return known, runs
+        return known, runs, again
 
     def _seeds(self, repeats: int) -> list[tuple[int, str, int]]:
         checks = [check for _ in range(repeats) for check in plan(self._spec, self._random, self._builder.defences)]
@@ -206,11 +218,11 @@ class CpuScreen:
 
     def _validate(self, binary: CpuBinary) -> list[str]:
         assert self._original is not None
-        known, runs = self._run_original(binary, self._seeds(_VALIDATION_SEEDS))
+        known, runs, again = self._run_original(binary, self._seeds(_VALIDATION_SEEDS), turned=True)
         self._refuse_findings(known, runs)
         for item in known:
             self._noise.record(item)
-        problems = unwritten(self._spec, known, self._cases) or self._repeats(binary, known)
+        problems = unwritten(self._spec, known, self._cases) or self._repeats(known, again)
         if not problems:
             problems = controls(self._spec, known, lambda item, outputs: self._noise.compare(item, outputs) is not None)
             problems += self._independent(binary, known)
@@ -219,7 +231,8 @@ class CpuScreen:
 
     def _refuse_failing(self, binary: CpuBinary) -> None:
         """Refuse an original that fails on its first inputs: one that never ends must not cost the deadline many times."""
-        self._refuse_findings(*self._run_original(binary, self._seeds(1)[:1]))
+        known, runs, _ = self._run_original(binary, self._seeds(1)[:1])
+        self._refuse_findings(known, runs)
 
     def _refuse_findings(self, known: Sequence[KnownRun], runs: Sequence[CpuRun]) -> None:
         for item, run in zip(known, runs, strict=True):
@@ -266,23 +279,24 @@ class CpuScreen:
         self._secret.draw(built.program)
         self._run = self._with_secret(built)
         first, drawn = len(self._spec.check), len(self._secret.cases)
-        passed = self._passing(built.extra, [(first + i, "declared") for i in range(drawn)])[:MOST]
-        self._secret.keep([self._case(item.case) for item in passed])
-        self._run = self._with_secret(built)
-        self._known += [replace(item, case=first + place) for place, item in enumerate(passed)]
         defences = self._builder.defences
-        if defences.families and defences.nan_inputs and takes_nan(self._spec):
-            shapes = range(first if defences.shapes else 1)
-            passed = self._passing(built.extra, [(i, NAN) for i in shapes])
-            if passed and self._passes_nan_on(built.extra, passed):
-                self._nan = [item.case for item in passed]
-                self._known += passed[-1:]
-        if defences.families and defences.infinite_inputs and takes_nan(self._spec):
-            passed = self._passing(built.extra, [(i, family) for family in EXTREMES for i in range(first)])
-            for family in EXTREMES:
-                of_it = [item for item in passed if item.family == family]
-                if of_it and self._defines_extremes(built.extra, of_it):
-                    self._extremes += [(item.case, family) for item in of_it]
+        wanted = [(first + i, "declared") for i in range(drawn)]
+        if defences.families and takes_nan(self._spec):
+            wanted += [(i, NAN) for i in range(first if defences.shapes else 1) if defences.nan_inputs]
+            wanted += [(i, family) for family in EXTREMES for i in range(first) if defences.infinite_inputs]
+        passing = self._passing(built.extra, wanted)
+        secret = [item for item in passing if item.case >= first][:MOST]
+        self._secret.keep([self._case(item.case) for item in secret])
+        self._run = self._with_secret(built)
+        self._known += [replace(item, case=first + place) for place, item in enumerate(secret)]
+        passed = [item for item in passing if item.case < first and item.family == NAN]
+        if passed and self._passes_nan_on(built.extra, passed):
+            self._nan = [item.case for item in passed]
+            self._known += passed[-1:]
+        for family in EXTREMES:
+            of_it = [item for item in passing if item.case < first and item.family == family]
+            if of_it and self._defines_extremes(built.extra, of_it):
+                self._extremes += [(item.case, family) for item in of_it]
 
     def _without(self, binary: CpuBinary, known: Sequence[KnownRun], *, extremes: bool = False) -> list[CpuRun]:
         """The original on ordinary inputs in the place of those that these runs had."""
@@ -307,20 +321,14 @@ class CpuScreen:
         """Those of these cases and families that the original passes, each with inputs drawn for it."""
         assert self._run is not None
         seeds = [(case, family, self._random.getrandbits(40)) for case, family in wanted]
-        jobs = [
-            self._job(self._run.launches[case], *self._inputs(case, family, seed), 0) for case, family, seed in seeds
-        ]
-        runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
-        clean = [seed for seed, run in zip(seeds, runs, strict=True) if not run.findings]
-        known, _ = self._run_original(binary, clean)
-        again = [self._job(self._run.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)]
-        runs = self._machine.run_many(binary, again)
-        for item, run in zip(known, runs, strict=True):
-            self._noise.record_order(item, run.outputs)
+        known, runs, again = self._run_original(binary, seeds, turned=True, deadline_s=_DEADLINE_S)
+        clean = [(item, other) for item, run, other in zip(known, runs, again, strict=True) if not run.findings]
+        for item, other in clean:
+            self._noise.record_order(item, other.outputs)
         return [
             item
-            for item, run in zip(known, runs, strict=True)
-            if not unwritten(self._spec, [item], self._cases) and self._noise.compare(item, run.outputs) is None
+            for item, other in clean
+            if not unwritten(self._spec, [item], self._cases) and self._noise.compare(item, other.outputs) is None
         ]
 
     def _added(self) -> list[tuple[int, str, int]]:
@@ -331,17 +339,11 @@ class CpuScreen:
         wanted += self._extremes
         return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
 
-    def _repeats(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
-        """The original again in other orders: it must not depend on them by more than its tolerance."""
-        assert self._original is not None
-        jobs = [
-            self._job((self._run or self._original).launches[k.case], k.buffers, k.scalars, 1 + i % 2)
-            for i, k in enumerate(known)
-        ]
-        runs = self._machine.run_many(binary, jobs)
-        for item, run in zip(known, runs, strict=True):
+    def _repeats(self, known: Sequence[KnownRun], again: Sequence[CpuRun]) -> list[str]:
+        """The original in other orders: it must not depend on them by more than its tolerance."""
+        for item, run in zip(known, again, strict=True):
             self._noise.record_order(item, run.outputs)
-        for item, run in zip(known, runs, strict=True):
+        for item, run in zip(known, again, strict=True):
             failure = self._noise.compare(item, run.outputs)
             if failure:
                 return [f"case {failure.case}: {_ORDER}, {failure.reason}"]

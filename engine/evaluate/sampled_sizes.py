@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding
-from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample, Writes
+from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample
 from engine.errors import OptimlError
 from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking, spread
+from engine.evaluate.sampled_writes import entries_written_twice, lowest_entries, missing_entries, unexpected_entries
 from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
@@ -39,7 +40,9 @@ SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
 BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is large: what takes longer is left out. Ours
 _FRACTION = 16  # of a size at which an edit does not end: where it is done at once there, it does not end at all. Ours
 _AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
-_LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
+# Samples of which each is asked whether it ends. Where cores are few they run before the others: a candidate that never ends costs their
+# deadlines alone; where they are many, no core waits for them. Ours.
+_LOOKED_AT_FIRST, _MANY_CORES = 6, 8
 _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are always run, and the large ones. Ours
 _MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
@@ -132,22 +135,17 @@ class SampledSizes:
                 return Failure(error.what, case=known.case.name), Guardrail(NAME, "failed", error.what)
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
             pairs.append((known, _with_blocks(known.job, launch, blocks)))
-        jobs = [job for _, job in pairs]
-        self._whole_left = _MOST_WHOLE
-        took = [known.run.elapsed_s for known, _ in pairs]  # of the original: a candidate's runs likely compare alike
-        first = _quickest(took, max(1, len(jobs) // _LOOKED_AT_FIRST))
-        some = dict(zip(first, self.machinery.run(built.extra, [jobs[at] for at in first]), strict=True))
-        for at, run in some.items():
-            if endless := self._endless(pairs[at][0], run, built):
-                return endless, Guardrail(NAME, "failed", endless.reason)
-        rest = {at: job for at, job in enumerate(jobs) if at not in some}
-        some |= self._within_time(built.extra, rest, [at for at in rest if not pairs[at][0].large], took)
+        some = self._run_pairs(pairs, built)
+        if isinstance(some, Failure):
+            return some, Guardrail(NAME, "failed", some.reason)
         pairs, runs = [pairs[at] for at in sorted(some)], [some[at] for at in sorted(some)]
         usual = [
             (known.run, run) for (known, _), run in zip(pairs, runs, strict=True) if not known.large and not known.loose
         ]
         ended = [(before, after) for before, after in usual if not after.findings]
-        regular = 2 * len(ended) > len(usual) and all(not _missing(*pair) and not _twice(*pair) for pair in ended)
+        regular = 2 * len(ended) > len(usual) and all(
+            not missing_entries(*pair) and not entries_written_twice(*pair) for pair in ended
+        )
         seen, unsure = Counter[_Compared](), ""
         for (known, job), run in zip(pairs, runs, strict=True):
             found = self._against(known, job, run, built, regular)
@@ -163,6 +161,23 @@ class SampledSizes:
         part = f", at {seen[_Compared.PART]} of them a part of what these write" if seen[_Compared.PART] else ""
         missed = f"; {seen[_Compared.NOTHING]} could not be compared, first: {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {sizes} sizes not in any case{part}{missed}")
+
+    def _run_pairs(self, pairs: Sequence[tuple[_Known, CpuJob]], built: Built) -> dict[int, CpuRun] | Failure:
+        """A candidate's runs by their place; a failure where one does not end."""
+        jobs = [job for _, job in pairs]
+        self._whole_left = _MOST_WHOLE
+        length = [float(max(job.sample.entries.values())) if job.sample else 0.0 for job in jobs]
+        asked = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
+        some: dict[int, CpuRun] = {}
+        if self.machinery.cores < _MANY_CORES:
+            some = dict(zip(asked, self.machinery.run(built.extra, [jobs[at] for at in asked]), strict=True))
+            if endless := self._endless([(pairs[at][0], some[at]) for at in asked], built):
+                return endless
+        rest = {at: job for at, job in enumerate(jobs) if at not in some}
+        usual = [at for at in rest if not pairs[at][0].large and at not in asked]
+        later = [at for at in asked if at in rest]
+        some |= self._within_time(built.extra, rest, usual, length)
+        return self._endless([(pairs[at][0], some[at]) for at in later], built) or some
 
     def _within_time(
         self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int], length: Sequence[float]
@@ -183,13 +198,16 @@ class SampledSizes:
             some, left = left[:_AT_A_TIME], left[_AT_A_TIME:]
         return found
 
-    def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
+    def _endless(self, runs: Sequence[tuple[_Known, CpuRun]], built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
-        if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
-            return None
-        self._whole_left -= 1
-        whole = self.machinery.whole(built, known.case)
-        return whole if isinstance(whole, Failure) else None
+        for known, run in runs:
+            if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
+                continue
+            self._whole_left -= 1
+            whole = self.machinery.whole(built, known.case)
+            if isinstance(whole, Failure):
+                return whole
+        return None
 
     def _against(self, known: _Known, job: CpuJob, run: CpuRun, built: Built, regular: bool) -> Failure | _Compared:
         """A failure, or how much of what the original's blocks write could be compared."""
@@ -213,7 +231,7 @@ class SampledSizes:
             old, new = {name: before.values[first[plain]]}, {name: run.writes[name].values[second[plain]]}
             if failure := self._differs(known, name, common[plain], old, new):
                 return failure
-        missing = _missing(known.run, run)
+        missing = missing_entries(known.run, run)
         if not missing:
             return _Compared.WHOLE if compared else _Compared.NOTHING
         if self._whole_left > 0:
@@ -301,7 +319,7 @@ class SampledSizes:
 
     def _skipped(self, known: _Known, job: CpuJob, run: CpuRun, missing: Mapping[str, int]) -> Failure | None:
         """Whether the original's own launch, whose blocks write what its blocks do at other sizes, leaves some of it out here."""
-        if job.launches[0] != known.launch or _unexpected(known.run, run):
+        if job.launches[0] != known.launch or unexpected_entries(known.run, run):
             return None
         name, entry = next(iter(missing.items()))
         return Failure(
@@ -315,9 +333,9 @@ class SampledSizes:
         """Whether a candidate that writes each element once at other sizes writes some twice here, and others not at all."""
         assert job.sample is not None
         again = run
-        if not _twice(known.run, run):
+        if not entries_written_twice(known.run, run):
             extra = set()
-            for name, entry in _unexpected(known.run, run).items():
+            for name, entry in unexpected_entries(known.run, run).items():
                 block = _block_of(known, name, entry)
                 if block is not None:
                     extra |= set(counterparts([block], known.launch, job.launches[0]))
@@ -325,7 +343,7 @@ class SampledSizes:
                 return None
             blocks = sorted({*job.sample.blocks, *extra})
             again = self.machinery.run(binary, [_with_blocks(job, job.launches[0], blocks)])[0]
-        twice = _twice(known.run, again)
+        twice = entries_written_twice(known.run, again)
         if not twice or again.findings:
             return None
         name, lost = next(iter(missing.items()))
@@ -443,47 +461,11 @@ def _of_the_block(finding: Finding, job: CpuJob) -> bool:
     return finding.kind == "uninitialised" and finding.array != "" and finding.array not in job.buffers
 
 
-def _quickest(took: Sequence[float], step: int) -> list[int]:
-    """Of each `step` places in a row the one that took least."""
-    return [min(range(at, min(at + step, len(took))), key=took.__getitem__) for at in range(0, len(took), step)]
-
-
-def _missing(old: CpuRun, new: CpuRun) -> dict[str, int]:
-    """The first entry of each buffer that the original's sample writes, without an atomic, and the candidate's does not."""
-    found = {}
-    for name, before in old.writes.items():
-        left = np.setdiff1d(before.entries[~before.atomic], new.writes[name].entries, assume_unique=True)
-        if len(left):
-            found[name] = int(left[0])
-    return found
-
-
-def _twice(old: CpuRun, new: CpuRun) -> dict[str, int]:
-    """The first entry of each buffer that several threads of the candidate write without atomics, where the original's write none so."""
-    found = {}
-    for name, after in new.writes.items():
-        several = after.entries[after.several & ~after.atomic]
-        before = old.writes[name]
-        if len(several) and not (before.several & ~before.atomic).any():
-            found[name] = int(several[0])
-    return found
-
-
-def _unexpected(old: CpuRun, new: CpuRun) -> dict[str, int]:
-    """The first entry of each buffer that the candidate's sample writes and the original's does not."""
-    found = {}
-    for name, after in new.writes.items():
-        other = np.setdiff1d(after.entries, old.writes[name].entries, assume_unique=True)
-        if len(other):
-            found[name] = int(other[0])
-    return found
-
-
 def _block_of(known: _Known, name: str, entry: int) -> int | None:
     """The original's block that writes an entry, if what blocks write lies as far apart as that of the first ones."""
     assert known.job.sample is not None
     blocks, writes = known.job.sample.blocks, known.run.writes[name]
-    first = {blocks[at]: low for at, low in _lowest(writes)}
+    first = {blocks[at]: low for at, low in lowest_entries(writes)}
     if 0 not in first:
         return None
     x, y, _ = known.launch.grid
@@ -494,8 +476,3 @@ def _block_of(known: _Known, name: str, entry: int) -> int | None:
             found += step * (rest // stride)
             rest %= stride
     return found if 0 <= found < known.launch.blocks else None
-
-
-def _lowest(writes: Writes) -> Iterator[tuple[int, int]]:
-    for block in np.unique(writes.blocks):
-        yield int(block), int(writes.entries[writes.blocks == block].min())

@@ -65,7 +65,10 @@ def _original(i: int, n: int, threads: int) -> tuple[int, float] | None:
 
 
 def _judge(
-    kernel: Kernel, blocks: Callable[[int], int] = lambda n: -(-n // BLOCK), whole: Failure | bool = False
+    kernel: Kernel,
+    blocks: Callable[[int], int] = lambda n: -(-n // BLOCK),
+    whole: Failure | bool = False,
+    cores: int = 1,
 ) -> tuple[Failure | None, Any]:
     def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
         count = blocks if program == "candidate" else lambda n: -(-n // BLOCK)
@@ -77,7 +80,7 @@ def _judge(
     def built(name: str, kernel: Kernel) -> Any:
         return SimpleNamespace(program=name, extra=kernel)
 
-    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None)
+    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None, cores)
     samples = SampledSizes(SPEC, machinery, built("original", _original), random.Random(7))
     return samples.judge(built("candidate", kernel))
 
@@ -172,6 +175,7 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     assert failure is wrong
     assert verdict.verdict == "failed"
     assert sum(kernel is slow for kernel in looked_at) < 12  # not one deadline for each size
+    assert _judge(slow, whole=wrong, cores=16)[0] is wrong  # all at once there
     assert _judge(slow, whole=True)[0] is None
 
 
