@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from engine.cuda.aliases import aliases, condition_around
-from engine.cuda.kernel import Kernel
-from engine.cuda.launch import hidden_launch
-from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
-from engine.errors import SourceError, UsageError
+from engine.errors import UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
-from engine.spec.drafted_callers import note_shared, passed_null, set_passed
+from engine.spec.drafted_callers import is_launched, no_launch, note_shared, passed_null, set_passed
 from engine.spec.drafted_constants import drafted_constants
 from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
@@ -28,7 +25,15 @@ from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_
 from engine.spec.indirect import ROWS, indirect
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.related_values import set_values
-from engine.spec.shapes import first_shapes, is_tiled, launchable_shapes, ordered_shapes, shrunk, tile_of
+from engine.spec.shapes import (
+    counted_shapes,
+    first_shapes,
+    is_tiled,
+    launchable_shapes,
+    ordered_shapes,
+    shrunk,
+    tile_of,
+)
 from engine.spec.size_gaps import Reach, beyond, no_size
 from engine.spec.spec_text import spec_text
 from engine.spec.template_choice import template_arguments
@@ -46,7 +51,6 @@ _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
 _SEGMENT = "per_segment"  # that size where the host names none
 _LAUNCH = "the launch: "
-_ADD = "add launch.grid and launch.block"
 
 
 @dataclass(frozen=True)
@@ -330,7 +334,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     if way.launch is not None:
         spec = replace(spec, steps=(replace(spec.steps[0], launch=way.launch),))
     else:
-        host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _unseen(program, kernel))
+        host, problem = host_sizes(program, spec) if is_launched(program, kernel) else ({}, no_launch(program, kernel))
     threads = usage.threads(sizes) if problem else ""
     if threads:
         host = {}
@@ -338,6 +342,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
         missing.append(Gap(f"{_LAUNCH}{problem}", "launch"))
+    spec = counted_shapes(program, kernel, spec, way.divided)
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)
     spec = replace(spec, check=way.shapes or spec.check)
@@ -356,24 +361,6 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
 def _split(name: str) -> tuple[str, str]:
     base, _, rest = name.partition("<")
     return base.strip(), rest.strip().removesuffix(">").strip()
-
-
-def _unseen(program: Program, kernel: Kernel) -> str:
-    """Why no launch of the kernel is known."""
-    place = hidden_launch(program, kernel.name)
-    return (
-        f"{place} hands the kernel on, and what launches it is not read; {_ADD}"
-        if place
-        else f"no host code launches the kernel; {_ADD}"
-    )
-
-
-def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
-    try:
-        found = readable_sites(program, kernel.name)
-    except SourceError:
-        return None
-    return tuple(site.template_args for site in found) or None
 
 
 def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reach:

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import replace
 
 from engine.cuda.aliasing import shared_buffers
-from engine.cuda.kernel import Kernel
-from engine.cuda.launch import sites
+from engine.cuda.host_scope import HostScope
+from engine.cuda.kernel import Kernel, LaunchSite
+from engine.cuda.launch import hidden_launch, sites
 from engine.cuda.launch_reading import readable_sites
+from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import Program
-from engine.spec.drafted_parts import Part
+from engine.spec.drafted_parts import ASSUMED, Part
+from engine.spec.dtypes import parse_dtype
+from engine.spec.launch_config import argument_node
 
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d*)?")
+_FRACTION = re.compile(r"[-+]?\s*(?:\d{1,9}\.\d*|\.\d+|\d{1,9}(?=[eE]))(?:[eE][-+]?\d{1,2})?[fFlL]?")
+
+
+def is_launched(program: Program, kernel: Kernel) -> bool:
+    """Whether a launch of the kernel is seen and can be read."""
+    with suppress(SourceError):
+        return bool(readable_sites(program, kernel.name))
+    return False
+
+
+def no_launch(program: Program, kernel: Kernel) -> str:
+    """Why no launch of the kernel is known, and what to add."""
+    place = hidden_launch(program, kernel.name)
+    why = (
+        f"{place} hands the kernel on, and what launches it is not read"
+        if place
+        else "no host code launches the kernel"
+    )
+    return f"{why}; add launch.grid and launch.block"
 
 
 def note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
@@ -36,12 +59,41 @@ def passed_null(program: Program, kernel: Kernel) -> frozenset[str]:
 
 
 def set_passed(program: Program, kernel: Kernel, parts: list[Part]) -> None:
-    """Give scalars whose value nothing tells the number that the first launch passes for them."""
-    assumed = {p.argument.name: p for p in parts if p.notes == ["assumed: the value"] and "." not in p.argument.name}
-    for site in readable_sites(program, kernel.name) if assumed else ():
+    """Give scalars whose value nothing tells the number that the first launch passes for them.
+
+    Of a fraction not 0, 1 or -1: these would hide a term or a factor that an edit forgets.
+    """
+    assumed = {p.argument.name: p for p in parts if p.notes == [ASSUMED] and "." not in p.argument.name}
+    for name, (value, where) in passed_numbers(program, kernel).items() if assumed else ():
+        part = assumed.get(name)
+        if part is None or (parse_dtype(part.argument.type).kind == "float" and value in (-1, 0, 1)):
+            continue
+        part.argument = replace(part.argument, value=repr(value))
+        part.notes = [f"assumed: the value, as {where} passes it"]
+
+
+def passed_numbers(program: Program, kernel: Kernel) -> dict[str, tuple[int | float, str]]:
+    """What the first launch that passes a number for a parameter, as such or by the name of a constant, passes, and where."""
+    found: dict[str, tuple[int | float, str]] = {}
+    for site in readable_sites(program, kernel.name):
+        scope = HostScope(program, parse(program.files[site.path], site.path), {})
         for parameter, passed in zip(kernel.parameters, site.arguments, strict=False):
-            value = {"true": "1", "false": "0"}.get(passed.strip(), passed.strip())
-            part = assumed.pop(parameter.name, None) if _NUMBER.fullmatch(value) else None
-            if part is not None:
-                part.argument = replace(part.argument, value=value)
-                part.notes = [f"assumed: the value, as {site.path}:{site.line} passes it"]
+            if parameter.pointer or parameter.name in found:
+                continue
+            value = _number(scope, site, passed.strip())
+            if value is not None:
+                found[parameter.name] = value, f"{site.path}:{site.line}"
+    return found
+
+
+def _number(scope: HostScope, site: LaunchSite, passed: str) -> int | float | None:
+    if passed in ("true", "false"):
+        return int(passed == "true")
+    if _FRACTION.fullmatch(passed):
+        return float(passed.rstrip("fFlL").replace(" ", ""))
+    node = argument_node(scope.unit, site, passed)
+    try:
+        value = scope.number(node) if node is not None else None
+    except SourceError:
+        return None
+    return value if value is not None and math.isfinite(value) else None

@@ -174,7 +174,7 @@ def _known(
     )
     for passed in passed_names:
         names = set(_IDENTIFIER.findall(passed)) & sizes.keys() - passed_names
-        node = _argument_node(scope.unit, site, passed) if names and passed not in names else None
+        node = argument_node(scope.unit, site, passed) if names and passed not in names else None
         if node is None or not isinstance(known[passed], int):
             continue
         try:
@@ -185,7 +185,7 @@ def _known(
             for name in names:
                 refused[name] = f"the launch passes '{passed[:60]}', so the size '{name}' is not the host's '{name}'"
     for passed in passed_names:
-        node = _argument_node(scope.unit, site, passed) if _IDENTIFIER.search(passed) else None
+        node = argument_node(scope.unit, site, passed) if _IDENTIFIER.search(passed) else None
         value = known[passed]
         for name, found in solved(scope, node, value) if node is not None and isinstance(value, int) else ():
             known.setdefault(name, found)
@@ -202,7 +202,8 @@ def _defines(spec: KernelSpec, sizes: Mapping[str, arith.Number]) -> Iterator[tu
             continue
 
 
-def _argument_node(unit: Unit, site: LaunchSite, passed: str) -> Node | None:
+def argument_node(unit: Unit, site: LaunchSite, passed: str) -> Node | None:
+    """The expression of a launch's argument with this text."""
     call = unit.root.descendant_for_byte_range(site.span.start, site.span.end)
     arguments = call.child_by_field_name("arguments") if call is not None else None
     return next((n for n in arguments.named_children if text(n).strip() == passed), None) if arguments else None

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.arith import evaluate_int
+from engine.cuda.kernel import Kernel
 from engine.errors import SourceError
 from engine.model import Program
+from engine.spec.drafted_callers import passed_numbers
 from engine.spec.dtypes import parse_dtype
 from engine.spec.host_launch import for_checks, launchable
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
@@ -20,6 +22,7 @@ from engine.spec.spec_checks import case_name, derived_cases
 # Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
 _TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
 _TIME_SIZE_MANY = 128
+_TRIPS = 256  # of a loop whose length nothing else depends on. Ours
 _MAX_THREADS = 1024
 _TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
@@ -57,6 +60,25 @@ def ordered_shapes(check: tuple[Case, ...], sizes: list[str], arguments: list[Ar
     found = [{**check[0].sizes, **dict(zip(lengths, values, strict=True))} for values in chosen]
     cases = [Case(case_name(s), s) for s in found if _largest(arguments, Case("", s)) <= MAX_CHECKED]
     return tuple(_populated(case, arguments) for case in cases) or check
+
+
+def counted_shapes(program: Program, kernel: Kernel, spec: KernelSpec, divided: Mapping[str, str]) -> KernelSpec:
+    """The spec with no longer loops to time than the program has: where a size is neither one of a buffer nor of the launch, the
+    number that a launch passes for it, or a few hundred. `divided` as for `first_shapes`."""
+    extents = [a.size for a in spec.arguments if a.role != "scalar"]
+    words = set(re.findall(r"\w+", " ".join(extents)))
+    sizes = spec.time[0].sizes
+    trips: dict[str, int | float] = {}
+    for name in [n for n in sizes if n not in words and not _SMALL.search(n)] if all(extents) else ():
+        with contextlib.suppress(SourceError):
+            if len({evaluate(program, spec, 0, {**sizes, name: count}) for count in (1, 3, 64)}) == 1:
+                trips[name] = _TRIPS
+    if not trips:
+        return spec
+    trips |= {name: number for name, (number, _) in passed_numbers(program, kernel).items() if name in trips}
+    rest = first_shapes([n for n in sizes if n not in trips], list(spec.arguments), divided)[1].sizes
+    time = {name: trips.get(name, rest.get(name, value)) for name, value in sizes.items()}
+    return replace(spec, time=(Case(case_name(time), time),))
 
 
 def launchable_shapes(

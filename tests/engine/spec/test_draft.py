@@ -196,6 +196,32 @@ def test_a_size_of_the_kernel_that_the_block_follows_is_that_of_a_block() -> Non
     assert [case.sizes["width"] for case in made.spec.check] == [256] * 5  # the last one has several blocks
 
 
+def _fractal(arguments: str, more: str = "") -> str:
+    return f"""
+constexpr float STEP = 0.25f;
+__global__ void k(float *x, int n, float a, float b, float c, float d, int most) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, it = 0;
+    if (i >= n) return;
+    float v = a + i * b;
+    while (v < c && it < most) {{ v = v * d; ++it; }}
+    x[i] = it;
+}}
+void run(float *x, int n{more}) {{ k<<<(n + 127) / 128, 128>>>(x, n, {arguments}); }}
+"""
+
+
+def test_numbers_are_those_of_the_launch_but_for_what_would_hide_a_term() -> None:
+    runs = OriginalRuns(probe=lambda sizes: {"x": sizes["n"]})
+    made = draft(_program(_fractal("-0.5f, STEP, 1.5e3f, 1.0f, 300")), "k", runs=runs)
+    assert [made.spec.argument(name).value for name in "abcd"] == ["-0.5", "0.25", "1500.0", "0.75"]
+    assert "assumed: the value, as k.cu:" in made.text
+    assert made.spec.time[0].sizes == {"n": 1 << 24, "most": 300}
+    assert max(case.sizes["most"] for case in made.spec.check) < 300
+    told = draft(_program(_fractal("f, f, f, f, most", ", float f, int most")), "k", runs=runs)
+    assert [told.spec.argument(name).value for name in "abcd"] == ["0.75"] * 4
+    assert told.spec.time[0].sizes["most"] == 256  # no launch says how many; not as many as there are elements
+
+
 def test_a_number_that_only_the_launch_depends_on_is_a_size() -> None:
     code = """
 __global__ void k(const float *x, float *y, int rows, int n, int mode) {
