@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from engine.cuda.syntax import children, compact, inside, names, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, proposal, template
 from engine.rules.idioms.blocks import WARP, is_barrier, is_thread, one_dimensional
+from engine.rules.idioms.packs import size_of
 from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of, thread_changes
 from engine.rules.reduction.register_accumulate import with_pragma
 from engine.rules.shared_padding import wider
 from engine.rules.warp_exchange import Stages, element_of, indented, sorted_by, stages_of, upwards, worked
 
 _ITEMS = (32, 16, 8, 4, 2)
+_GAP_BYTES = 16
 
 
 class ExchangeItems:
@@ -145,7 +147,7 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
         partners = f"if ({apart} < {items}) {{\n{indented(partners, unit)}\n}} else {{\n{indented(shuffles, unit)}\n}}"
     given |= {
         "sync": "__syncwarp();" if threads == WARP else "__syncthreads();",
-        "partners": partners, "pitch": str(threads + threads // WARP), "first": given.get("first", ""), "work": work,
+        "partners": partners, "first": given.get("first", ""), "work": work,
         "begin": "true" if sort is None else "false",
         "regrouped": lines(f"{given['regroup']}({{own}}, {{part}}, {spread}, {turned});"),
         "last": lines(f"{given['regroup']}({{own}}, {{part}}, true, 0);"),
@@ -170,8 +172,10 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
     kept = [all(uses is not None for uses in side.values()) for side in around]
     before = "" if kept[0] else ("" if met else "__syncthreads();\n") + code["load"]
     after = code["after"] + ("" if kept[1] else code["store"])
-    gaps = items * threads // WARP
-    room = [f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps}];\n" for a in stages.arrays if a.dynamic]
+    gaps = {a.name: items * threads // WARP * (_GAP_BYTES // size_of(a.type)) for a in stages.arrays}
+    room = [
+        f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps[a.name]}];\n" for a in stages.arrays if a.dynamic
+    ]
     begin = indented("".join(room) + before + code["before"], margin).lstrip()
     end = indented(after, margin).rstrip()
     top = site.body.start_byte + 1
@@ -181,7 +185,7 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
         Edit(Span(top, top), declared),
         Edit(Span(with_pragma(nest), nest.end_byte), f"{begin}{margin}#pragma unroll\n{margin}{loops}\n{end}"),
     ]
-    put = dict(wider(site, a, gaps) for a in stages.arrays if not a.dynamic)
+    put = dict(wider(site, a, gaps[a.name]) for a in stages.arrays if not a.dynamic)
     for side, every in zip(around, kept, strict=True):
         for a, uses in side.items() if every else ():
             put |= dict.fromkeys(uses or (), f"{own[a]}[{fresh('first')} / {threads}]")

@@ -15,7 +15,7 @@ from tests.engine.rules.workbench import after, compiles, device, host, machine_
 def test_threads_hold_several_elements() -> None:
     edited = one(site_of(threads=1024), "exchange_items", items=8)
     code = device(edited)
-    assert "    __shared__ int row[1024 + 32];" in code
+    assert "    __shared__ int row[1024 + 128];" in code
     assert "row_own[first / 128] = keys[blockIdx.x * 1024 + t];" in code
     assert "= row_own[first / 128];\n" in code
     assert "regroup(row_own, row, spread, spread ? size / 2 : 0);" in code
@@ -29,7 +29,8 @@ def test_threads_hold_several_elements() -> None:
 def counts(site: Site, items: int) -> dict[str, int]:
     code = machine_code(one(site, "exchange_items", items=items))
     return {
-        name: len(re.findall(rf"\b{name}\b", code)) for name in ("VIMNMX", "SHFL", "LOP3", "BAR", "STS", "LDL", "STL")
+        name: len(re.findall(rf"\b{name}\b", code))
+        for name in ("VIMNMX", "SHFL", "LOP3", "BAR", "STS", "STS.128", "LDS.128", "LDL", "STL")
     }
 
 
@@ -37,7 +38,8 @@ def test_every_stage_of_a_sort_stays_within_a_thread() -> None:
     count = counts(site_of(threads=1024), 32)
     assert count["VIMNMX"] == 55 * 32  # nothing is compared twice
     assert count["SHFL"] == 0
-    assert count["STS"] <= 11 * 32  # five runs go to the other order and back, and the last one once more
+    assert count["STS"] == 5 * 32 + 6 * 8  # five runs go to the other order and back, and the last one once more
+    assert (count["STS.128"], count["LDS.128"]) == (6 * 8, 5 * 8)  # consecutive elements of a thread are vectors
     assert count["LOP3"] <= 32  # no complements: all elements go up
     assert count["LDL"] == count["STL"] == 0
 
