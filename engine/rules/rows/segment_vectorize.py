@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.cuda.syntax import operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, merge, proposal
+from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
+from engine.rules.idioms.known_values import definition
 from engine.rules.idioms.packs import aligned, packs, widths
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.reduction.register_accumulate import with_pragma
@@ -20,7 +21,7 @@ _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_ran
 
 @dataclass(frozen=True)
 class _Segment:
-    """A loop in which the threads of a team go from `begin` on; `first` is a thread's number in the team."""
+    """A loop in which the threads of a team go from `begin` on; `first` is a thread's number in the team ("": it is alone)."""
 
     loop: StrideLoop
     begin: str
@@ -46,7 +47,7 @@ class SegmentVectorize:
             groups.setdefault(key, []).append(found)
         for order, segments in enumerate(groups.values()):
             loops = [s.loop for s in segments]
-            uses = vector_uses(site, loops, together=True)
+            uses = vector_uses(site, loops, together=segments[0].first != "")
             if uses is None:
                 continue
             sizes = [u.size for listed in uses for u in listed]
@@ -55,23 +56,32 @@ class SegmentVectorize:
                     self.name,
                     f"Vector loads and stores of {count} elements from {segments[0].begin} to {text(loops[0].bound)}",
                     _vectorized(site, segments, uses, count),
-                    0.45 - 0.1 * rank - 0.05 * order,
+                    (0.45 if segments[0].first else 0.3) - 0.1 * rank - 0.05 * order,
                     width=count,
                     line=site.unit.line_of(loops[0].node.start_byte),
                 )
 
 
 def _segment(site: Site, loop: StrideLoop) -> _Segment | None:
-    """The loop as one over a segment that a warp or a block shares; None for others."""
+    """The loop as one over a segment that a warp or a block shares, or that a thread has alone; None for others."""
     if any(n.type in _LOOPS for n in walk(loop.body)):
         return None
     terms = operands(strip(loop.start), "+")
     own = [t for t in terms if shared_by(site, t, loop.step) in ("warp", "block")]
     rest = [t for t in terms if t not in own]
+    if loop.step == "1" and not own and _loaded(site, loop.start) and _loaded(site, loop.bound):
+        return _Segment(loop, text(strip(loop.start)), "")
     if len(own) != 1 or not rest:
         return None
     begin = text(strip(rest[0])) if len(rest) == 1 else " + ".join(text(t) for t in rest)
     return _Segment(loop, begin, text(own[0]))
+
+
+def _loaded(site: Site, end: Node) -> bool:
+    """Whether an end of a segment is an element of an array, or a variable that holds one."""
+    node = strip(end)
+    origin = definition(site, text(node)) if node.type == "identifier" else node
+    return origin is not None and any(n.type == "subscript_expression" for n in walk(origin))
 
 
 def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]], count: int) -> Edits | None:
@@ -100,8 +110,8 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
                 f"const {kind} {begin} = {first.begin}, {end} = {text(loop.bound)};",
                 f"{outer}const bool {flag} = {condition};",
             ]
-        update = f"{vector} += {loop.step}"
-        start = f"({begin} >> {shift}) + {segment.first}"
+        update = f"{vector} += {loop.step}" if segment.first else f"++{vector}"
+        start = f"({begin} >> {shift}) + {segment.first}" if segment.first else f"{begin} >> {shift}"
         place = f"{vector} * {count}"
         lines += [
             f"{outer if lines else ''}for ({loop.type} {vector} = {start}; {place} < {end}; {update}) {{",

@@ -111,6 +111,54 @@ def test_a_block_stores_several_loops_over_one_segment() -> None:
     assert_equal(site, [edited], ({"rows": 3, "len": 129}, {"rows": 5, "len": 3}, {"rows": 2, "len": 64}), races=True)
 
 
+ALONE = """
+__global__ void sparse(const int* offsets, const int* columns, const float* values, const float* x, float* y, int rows) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < rows) {
+        float sum = 0.0f;
+        const int last = offsets[row + 1];
+        for (int e = offsets[row]; e < last; ++e) {
+            sum = sum * 0.5f + values[e] * x[columns[e] & 7];
+        }
+        y[row] = sum;
+    }
+}
+"""
+
+
+def test_a_thread_keeps_the_order_of_its_segment() -> None:
+    """What it makes of each element depends on those before."""
+    elements = {"offsets": "rows + 1", "columns": "512", "values": "512", "x": "8", "y": "rows"}
+    launch = "    sparse<<<(rows + 63) / 64, 64>>>(offsets, columns, values, x, y, rows);"
+    site = make(ALONE, launch, sizes=[{"rows": 65536}], check=[{"rows": 61}], elements=elements)
+    edited = one(site, "segment_vectorize", width=4)
+    assert "for (int e4 = begin >> 2; e4 * 4 < end; ++e4) {" in device(edited)
+    assert not propose(edited, "segment_vectorize")
+    known = {
+        "offsets[row];": "row * row * 37 % 300 + 0 * offsets[row];",
+        "offsets[row + 1]": "row * row * 37 % 300 + row * 31 % 211 + 0 * offsets[0]",
+    }
+    source = ALONE
+    for old, new in known.items():
+        assert old in source
+        source = source.replace(old, new)
+    site = make(source, launch, sizes=[{"rows": 65536}], check=[{"rows": 61}], elements=elements)
+    edits = [after(site, p) for p in propose(site, "segment_vectorize")]
+    assert len(edits) == 2
+    assert_equal(site, edits, ({"rows": 61},), tolerance=0.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("e = offsets[row]", "e = row"), ("last = offsets[row + 1]", "last = row + 4")]
+)
+def test_nothing_for_a_thread_between_other_ends(old: str, new: str) -> None:
+    assert old in ALONE
+    elements = {"offsets": "rows + 1", "columns": "512", "values": "512", "x": "8", "y": "rows"}
+    launch = "    sparse<<<(rows + 63) / 64, 64>>>(offsets, columns, values, x, y, rows);"
+    site = make(ALONE.replace(old, new), launch, sizes=[{"rows": 65536}], check=[{"rows": 61}], elements=elements)
+    assert not propose(site, "segment_vectorize")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
