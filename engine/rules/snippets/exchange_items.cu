@@ -23,11 +23,20 @@ template <typename T> __device__ __forceinline__ void $regroup(T (&own)[$items],
     }
 }
 
+//: sum
+// What `$low` leaves of two numbers: their sum less the one that it takes. Multiply-adds have a pipeline beside that of `$low` and `$high`.
+template <typename T> __device__ __forceinline__ T $rest(T a, T b, unsigned int minus) {
+    const unsigned int taken = static_cast<unsigned int>($low(a, b));
+    return static_cast<T>(taken * minus + static_cast<unsigned int>(a) + static_cast<unsigned int>(b));
+}
+
+//: minus
+const unsigned int $minus = 0u - blockDim.y;  // -1: a compiler that knew the number would add on the pipeline of `$low`
 //: before
 // Each thread holds $items elements: consecutive ones for strides below $threads, every $threads-th for larger ones.
 bool $spread = $begin;
 //: step
-if ($spread != ($stride >= $threads)) {
+if ($spread != ($far)) {
     $spread = !$spread;
     $regrouped
 }
