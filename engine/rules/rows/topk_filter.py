@@ -26,7 +26,7 @@ from engine.rules.reduction.register_accumulate import with_pragma
 
 # Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, whether the next ones are loaded before,
 # and whether what may enter the list stays in shared memory: else it is read again, which few warps find in a cache.
-_CHOICES = ((8, 2, 0, 1), (8, 1, 1, 1), (8, 2, 1, 1), (4, 4, 0, 1), (8, 2, 1, 0), (16, 1, 1, 0))
+_CHOICES = ((8, 4, 0, 1), (8, 2, 1, 1), (8, 2, 0, 1), (8, 1, 1, 1), (8, 2, 1, 0), (16, 1, 1, 0))
 _OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1), "keep": (0, 1)}
 _MOST_VALUES = 64  # registers of one thread
 # The better of two values and the worse, where the largest are kept.
