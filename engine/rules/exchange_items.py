@@ -53,7 +53,7 @@ class ExchangeItems:
                 continue
             said = f"Compare and exchange {items} elements in each of {threads} threads"
             for sums in (0, *([_SUMS] if _may_sum(stages, items, threads) else ())):
-                edits = _edits(site, segments, stages, _Share(items, threads, sums))
+                edits = _edits(site, segments, stages, _ItemShare(items, threads, sums))
                 by_sums = ", a third of the pairs by sums" if sums else ""
                 yield from proposal(self.name, said + by_sums, edits, 0.7 - 0.05 * rank, items=items, sums=sums)
 
@@ -66,7 +66,7 @@ def _reachable(site: Site, stages: Stages, segments: list[BarrierSegment]) -> bo
 
 
 @dataclass(frozen=True)
-class _Share:
+class _ItemShare:
     """How many elements each of how many threads has. `sums`: one of so many pairs takes a sum (0: none)."""
 
     items: int
@@ -80,7 +80,7 @@ def _may_sum(stages: Stages, items: int, threads: int) -> bool:
     return whole and threads <= items and all(a.type in _WORDS for a in stages.arrays)
 
 
-def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, share: _Share) -> Edits | None:
+def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, share: _ItemShare) -> Edits | None:
     nest = _nest(site, stages, share)
     return fewer_threads(site, segments, share.threads, share.items, nest.edits, nest.put)
 
@@ -109,7 +109,7 @@ def _own_accesses(site: Site, stages: Stages, array: str, *, above: bool) -> lis
     return found
 
 
-def _nest(site: Site, stages: Stages, share: _Share) -> _Nest:
+def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     """The nest with elements in registers, and what it needs: a function above the kernel, room in shared memory."""
     items, threads = share.items, share.threads
     fresh = site.fresh_names()

@@ -44,7 +44,7 @@ class _Staged:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _TileShape:
     """Edge of the tile, rows of threads (`edge` in each), elements of a vector that is loaded."""
 
     edge: int
@@ -99,7 +99,7 @@ class TransposeTile(MatchedRule[_Staged]):
         count = _vector(match) if values["vector"] else 1
         if count > 1 and edge % (rows * count):
             return None
-        tiled = site.in_file(*_tiled(site, match.mapping, match.found, _Shape(edge, rows, count)))
+        tiled = site.in_file(*_tiled(site, match.mapping, match.found, _TileShape(edge, rows, count)))
         edits = merge(tiled, site.launch_edits(grid=grid, block=[str(edge), str(rows)]))
         after = site.configs_after(edits) if edits is not None else None
         if edits is None or after is None or any(c.block != (edge, rows, 1) for c in after):
@@ -183,7 +183,7 @@ def _unit_axis(site: Site, index: Node, x: Index, y: Index) -> Literal["x", "y"]
     return "x" if bare[0] == x.name else "y"
 
 
-def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, shape: _Shape) -> list[Edit]:
+def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, shape: _TileShape) -> list[Edit]:
     x, y = mapping.index("x"), mapping.index("y")
     if x is None or y is None:
         return []

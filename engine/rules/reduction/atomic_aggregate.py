@@ -26,7 +26,7 @@ _WIDE = 1024  # threads of the widest blocks: the fewest copies of the counters 
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Counters:
     """Elements per thread, copies of the counters per block (neighbouring lanes count in different ones), threads (0: as they are)."""
 
     elements: int
@@ -34,7 +34,7 @@ class _Form:
     threads: int = 0
 
 
-_FORMS = (_Form(64, 1), _Form(64, 4), _Form(16, 1), _Form(64, 8), _Form(256, 1), _Form(256, 4))
+_FORMS = (_Counters(64, 1), _Counters(64, 4), _Counters(16, 1), _Counters(64, 8), _Counters(256, 1), _Counters(256, 4))
 
 
 class AtomicAggregate:
@@ -100,7 +100,7 @@ class AtomicAggregate:
             )
 
 
-def _wide(site: Site) -> tuple[_Form, ...]:
+def _wide(site: Site) -> tuple[_Counters, ...]:
     """Blocks of 1024 threads, as many as the target holds at once in the largest timing case: each adds its counters once."""
     mapping = thread_map(site)
     bound = mapping.bounds.get("x") if mapping is not None else None
@@ -115,7 +115,7 @@ def _wide(site: Site) -> tuple[_Form, ...]:
         return ()
     at_once = site.target.multiprocessors * site.target.blocks_at_once(_WIDE) * _WIDE
     each = -(-most // at_once)
-    return (_Form(each, 1, _WIDE),) if each >= _FEWEST else ()
+    return (_Counters(each, 1, _WIDE),) if each >= _FEWEST else ()
 
 
 def _most_elements(site: Site, argument: str) -> int | None:
@@ -282,7 +282,7 @@ class _Counting:
     count: int
 
 
-def _privatised(site: Site, counting: _Counting, form: _Form) -> Edits | None:
+def _privatised(site: Site, counting: _Counting, form: _Counters) -> Edits | None:
     """The kernel with its own copy of the counters in shared memory, as a grid-stride loop."""
     copies = form.copies
     atomic, array, count = counting.atomic, counting.array, counting.count

@@ -47,7 +47,7 @@ class RowUse:
 
 
 @dataclass(frozen=True)
-class Packed:
+class VectorLoop:
     """Names of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
 
     count: int
@@ -361,7 +361,7 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
             f"{outer if lines else ''}for ({loop.type} {vector} = {text(loop.start)}; {vector} < {whole} / {count}; "
             + (f"++{vector}) {{" if loop.step == "1" else f"{vector} += {loop.step}) {{")
         )
-        lines += vector_body(site, loop, uses, Packed(count, vector, lane, named, kinds), inner)
+        lines += vector_body(site, loop, uses, VectorLoop(count, vector, lane, named, kinds), inner)
         lines.append(f"{outer}}}")
         begin = whole if text(loop.start) == "0" else f"{whole} + {text(loop.start)}"
         update = f"++{loop.variable}" if loop.step == "1" else f"{loop.variable} += {loop.step}"
@@ -374,7 +374,7 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
     return merge(site.in_file(*edits))
 
 
-def vector_body(site: Site, loop: StrideLoop, uses: list[RowUse], packed: Packed, indent: str) -> list[str]:
+def vector_body(site: Site, loop: StrideLoop, uses: list[RowUse], packed: VectorLoop, indent: str) -> list[str]:
     """The lines of the body for one vector of elements."""
     count, lane = packed.count, packed.lane
     lines: list[str] = []

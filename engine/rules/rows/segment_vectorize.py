@@ -14,7 +14,7 @@ from engine.rules.idioms.known_values import definition
 from engine.rules.idioms.packs import aligned, packs, widths
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.reduction.register_accumulate import with_pragma
-from engine.rules.rows.row_vectorize import Packed, RowUse, loop_body, shared_by, vector_body, vector_uses
+from engine.rules.rows.row_vectorize import RowUse, VectorLoop, loop_body, shared_by, vector_body, vector_uses
 
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
@@ -116,7 +116,7 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
         lines += [
             f"{outer if lines else ''}for ({loop.type} {vector} = {start}; {place} < {end}; {update}) {{",
             f"{inner}if ({flag} && {place} >= {begin} && {place} + {count} <= {end}) {{",
-            *vector_body(site, loop, uses, Packed(count, vector, lane, named, kinds), deep),
+            *vector_body(site, loop, uses, VectorLoop(count, vector, lane, named, kinds), deep),
             f"{inner}}} else {{  // at an end of the segment",
             f"{deep}for ({loop.type} {loop.variable} = {place}; {loop.variable} < {place} + {count}; ++{loop.variable}) {{",
             f"{deep}{unit}if ({loop.variable} >= {begin} && {loop.variable} < {end}) {{",

@@ -58,7 +58,7 @@ class InsertionList:
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _FilterForm:
     """One choice of `_OPEN`."""
 
     each: int
@@ -100,7 +100,7 @@ class TopkFilter(MatchedRule[InsertionList]):
 
     def rewrite(self, match: InsertionList, values: Values) -> Change | None:
         """The filter in place of the loop, and the test for threads without a row behind it."""
-        figures = _Figures(**{name: int(values[name]) for name in _OPEN})
+        figures = _FilterForm(**{name: int(values[name]) for name in _OPEN})
         each, rows, ahead, keep = astuple(figures)
         k = match.list.length
         if not _fits(match, each, keep):
@@ -195,7 +195,7 @@ def _pad(each: int) -> int:
     return 4 if each % 4 == 0 else 1
 
 
-def _edits(match: InsertionList, figures: _Figures) -> Edits:
+def _edits(match: InsertionList, figures: _FilterForm) -> Edits:
     each, rows = figures.each, figures.rows
     site, loop, form, row = match.site, match.loop, match.map, match.row
     name = site.fresh_names()
