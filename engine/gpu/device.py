@@ -192,16 +192,16 @@ class Tools:
             "read_words", self._blocks(vectors), ctypes.c_void_p(address), ctypes.c_uint64(vectors), ctypes.c_void_p(sink)
         )  # fmt: skip
 
-    def move(self, source: int, read_bytes: int, target: int, written_bytes: int, *, by_four: bool) -> None:
+    def move(self, source: int, read_bytes: int, target: int, written_bytes: int, parts: tuple[int, int]) -> None:
         """Read and write so many bytes, rounded down to 16; the buffers are at least as large, `target` at least 16 bytes.
 
-        One vector of 16 bytes a thread, or `by_four` in a loop: which is faster depends on the sizes.
+        A thread has a vector of 16 bytes of each of so many `parts` (one of `PARTS`) of what is read and of what is written.
         """
-        vectors = max(read_bytes, written_bytes) // 16
-        blocks = min(16 * 132, -(-vectors // 1024)) if by_four else -(-vectors // 256)
+        reads, writes = read_bytes // 16, written_bytes // 16
+        part = max(1, -(-reads // parts[0]), -(-writes // parts[1]))
         self._launch(
-            "move_vectors_by_four" if by_four else "move_vectors", max(1, blocks), ctypes.c_void_p(source),
-            ctypes.c_uint64(read_bytes // 16), ctypes.c_void_p(target), ctypes.c_uint64(written_bytes // 16),
+            f"move_{parts[0]}_{parts[1]}", -(-part // 256), ctypes.c_void_p(source), ctypes.c_uint64(reads),
+            ctypes.c_void_p(target), ctypes.c_uint64(writes), ctypes.c_uint64(part),
         )  # fmt: skip
 
     def hash_into(self, address: int, size_bytes: int, out: int) -> None:

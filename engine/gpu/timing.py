@@ -20,6 +20,7 @@ import numpy as np
 
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
+from engine.gpu.copy_parts import copy_parts
 from engine.gpu.device import Call, Loaded
 from engine.gpu.pace import Pace
 from engine.gpu.timing_order import turns
@@ -132,7 +133,7 @@ class Timer:
         self.checker.tools.read(int(self._flush.data.ptr), self._flush.nbytes, int(self._flush_sink.data.ptr))
 
     def copy_us(self, read_bytes: int, written_bytes: int) -> float:
-        """The median time in µs, behind the same flush, of the faster of two kernels that only read and write so many bytes.
+        """The median time in µs, behind the same flush, of the fastest kernel we know that only reads and writes so many bytes.
 
         0.0: no memory for it.
         """
@@ -143,15 +144,14 @@ class Timer:
             )
         except cp.cuda.memory.OutOfMemoryError:
             return 0.0
-        times: dict[bool, list[float]] = {False: [], True: []}
+        forms = dict.fromkeys(((1, 1), copy_parts(read_bytes, written_bytes)))
+        times: dict[tuple[int, int], list[float]] = {parts: [] for parts in forms}
         start, stop = self._events[0]
         for _ in range(COPIES + 2):  # the first two warm up
-            for by_four, own in times.items():
+            for parts, own in times.items():
                 self.flush()
                 start.record(self.stream)
-                self.checker.tools.move(
-                    int(source.data.ptr), read_bytes, int(target.data.ptr), written_bytes, by_four=by_four
-                )
+                self.checker.tools.move(int(source.data.ptr), read_bytes, int(target.data.ptr), written_bytes, parts)
                 stop.record(self.stream)
                 stop.synchronize()
                 own.append(float(cp.cuda.get_elapsed_time(start, stop)) * 1e3)

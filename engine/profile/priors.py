@@ -58,6 +58,7 @@ INFLUENCES: tuple[Influence, ...] = (
     # Device memory is full: only the width of accesses and the number of passes are left.
     Influence("dram_saturated", "vectorize", 1.3, "fewer requests for the same bytes give the last few per cent"),
     Influence("dram_saturated", "row_vectorize", 1.3, "fewer requests for the same bytes give the last few per cent"),
+    Influence("dram_saturated", "segment_vectorize", 1.3, "fewer requests for the same bytes give the last few per cent"),
     Influence("dram_saturated", "one_pass", 1.6, "each row is then read one time fewer"),
     Influence("dram_saturated", "row_keep", 1.8, "each row is then read only once"),
     Influence("dram_saturated", "fast_math", 0.3, "arithmetic hides behind memory"),
@@ -65,6 +66,7 @@ INFLUENCES: tuple[Influence, ...] = (
     # Warps wait for memory: more loads in flight, or fewer.
     Influence("memory_stalls", "vectorize", 1.6, "each request moves more bytes"),
     Influence("memory_stalls", "row_vectorize", 1.6, "each request moves more bytes"),
+    Influence("memory_stalls", "segment_vectorize", 1.6, "each request moves more bytes"),
     Influence("memory_stalls", "one_pass", 1.4, "one wait for a row instead of two"),
     Influence("memory_stalls", "tile_ahead", 1.8, "the next tile is loaded while the current one is used"),
     Influence("memory_stalls", "row_keep", 1.8, "all loads of a row are in flight together, and waited for once"),
@@ -76,6 +78,7 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("memory_stalls", "fast_math", 0.5, "arithmetic is not the bottleneck"),
     Influence("memory_queue_stalls", "vectorize", 1.8, "fewer requests enter the queue"),
     Influence("memory_queue_stalls", "row_vectorize", 1.8, "fewer requests enter the queue"),
+    Influence("memory_queue_stalls", "segment_vectorize", 1.8, "fewer requests enter the queue"),
     Influence("memory_queue_stalls", "conv_tile", 1.5, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "matmul_tile", 1.5, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "stencil_tile", 1.4, "shared memory takes the requests"),

@@ -13,12 +13,17 @@ from dataclasses import dataclass, replace
 from engine.cuda.syntax import children, compact, inside, names, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, proposal, template
 from engine.rules.idioms.blocks import WARP, is_barrier, is_thread, one_dimensional
+from engine.rules.idioms.packs import size_of
 from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of, thread_changes
 from engine.rules.reduction.register_accumulate import with_pragma
 from engine.rules.shared_padding import wider
 from engine.rules.warp_exchange import Stages, element_of, indented, sorted_by, stages_of, upwards, worked
 
 _ITEMS = (32, 16, 8, 4, 2)
+_GAP_BYTES = 16
+# Of every three pairs one takes multiply-adds (of none, 3, 4 and 6 of twelve this was the fastest on an H200).
+_SUMS = 3
+_WORDS = frozenset({"int", "unsigned int", "unsigned"})
 
 
 class ExchangeItems:
@@ -46,9 +51,11 @@ class ExchangeItems:
             # Strides below the number of threads that leave a thread's own elements stay within a warp.
             if threads % WARP or not 0 < threads <= items * WARP:
                 continue
-            edits = _edits(site, segments, stages, items, threads)
             said = f"Compare and exchange {items} elements in each of {threads} threads"
-            yield from proposal(self.name, said, edits, 0.7 - 0.05 * rank, items=items)
+            for sums in (0, *([_SUMS] if _may_sum(stages, items, threads) else ())):
+                edits = _edits(site, segments, stages, _ItemShare(items, threads, sums))
+                by_sums = ", a third of the pairs by sums" if sums else ""
+                yield from proposal(self.name, said + by_sums, edits, 0.7 - 0.05 * rank, items=items, sums=sums)
 
 
 def _reachable(site: Site, stages: Stages, segments: list[BarrierSegment]) -> bool:
@@ -58,9 +65,24 @@ def _reachable(site: Site, stages: Stages, segments: list[BarrierSegment]) -> bo
     return not names(stages.nest) & gone - own - {stages.partner}
 
 
-def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, items: int, threads: int) -> Edits | None:
-    nest = _nest(site, stages, items, threads)
-    return fewer_threads(site, segments, threads, items, nest.edits, nest.put)
+@dataclass(frozen=True)
+class _ItemShare:
+    """How many elements each of how many threads has. `sums`: one of so many pairs takes a sum (0: none)."""
+
+    items: int
+    threads: int
+    sums: int
+
+
+def _may_sum(stages: Stages, items: int, threads: int) -> bool:
+    """Whether nearly all pairs are one thread's, of elements of 32 bits that go up."""
+    whole = sorted_by(stages, items * threads) is not None
+    return whole and threads <= items and all(a.type in _WORDS for a in stages.arrays)
+
+
+def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, share: _ItemShare) -> Edits | None:
+    nest = _nest(site, stages, share)
+    return fewer_threads(site, segments, share.threads, share.items, nest.edits, nest.put)
 
 
 @dataclass(frozen=True)
@@ -87,8 +109,9 @@ def _own_accesses(site: Site, stages: Stages, array: str, *, above: bool) -> lis
     return found
 
 
-def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
+def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     """The nest with elements in registers, and what it needs: a function above the kernel, room in shared memory."""
+    items, threads = share.items, share.threads
     fresh = site.fresh_names()
     # The elements' loops have names of their own.
     for taken in ("first", "item"):
@@ -112,6 +135,7 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
     given = {
         "items": str(items), "threads": str(threads), "k": k, "element": element, "lower": lower, "stride": stride, "apart": apart,
         "spread": spread, "regroup": fresh("regroup"), "received": lines(f"{{T}} {{other}}[{items}];"), "turned": "", "back": "",
+        "far": f"{stride} >= {threads}",
         "number": f"{spread} ? {k} * {threads} + threadIdx.x % {threads} : threadIdx.x * {items} + {k}",
         "taken": lines(f"{{own}}[{k}] = {{a}}[{k} * {threads} + threadIdx.x];"),
         "given": lines(f"{{a}}[{k} * {threads} + threadIdx.x] = {{own}}[{k}];"),
@@ -125,9 +149,16 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
         near, sent = f"{k} ^ ({mirrored} ? 2 * {apart} - 1 : {apart})", f"{mirrored} ? {items - 1} - {k} : {k}"
         lanes, turned = f"({mirrored} ? 2 * {apart} - {items} : {apart}) / {items}", f"{spread} ? {sort.size} / 2 : 0"
         low, high = ("min", "max") if sort.ascending else ("max", "min")
-        work = lines(
-            f"{{own}}[{k}] = {lower} ? {low}({{own}}[{k}], {{other}}[{k}]) : {high}({{own}}[{k}], {{other}}[{k}]);"
-        )
+        pair = f"({{own}}[{k}], {{other}}[{k}]"
+        larger = f"{high}{pair})"
+        if share.sums:
+            given |= {"low": low, "high": high, "rest": fresh("rest"), "minus": fresh("minus")}
+            # The one far stride of the shortest such runs is not worth another order of the elements: it takes shuffles.
+            given["far"] = f"{stride} >= {threads} && {sort.size} > {2 * threads}"
+            larger = (
+                f"({apart} < {items} && {k} % {share.sums} == 0 ? {given['rest']}{pair}, {given['minus']}) : {larger})"
+            )
+        work = lines(f"{{own}}[{k}] = {lower} ? {low}{pair}) : {larger};")
     elif up is not None:
         work = lines(f"{{own}}[{k}] = {lower} ? min({{own}}[{k}], {{other}}[{k}]) : max({{own}}[{k}], {{other}}[{k}]);")
         ((array, kind),) = arrays.items()
@@ -139,18 +170,19 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
         work += lines(f"{{T}} {{second}} = {lower} ? {{other}}[{k}] : {{own}}[{k}];") + "\n"
         work += worked(by_element, first, second) + "\n" + lines(f"{{own}}[{k}] = {lower} ? {{first}} : {{second}};")
     partners = lines(f"{{other}}[{k}] = {{own}}[{near}];")
-    if threads > items:  # else each stride stays within a thread in one order or the other
+    if threads > items or share.sums:  # else each stride stays within a thread in one order or the other
         shuffles = lines(f"{{other}}[{k}] = __shfl_xor_sync(0xffffffffu, {{own}}[{sent}], {lanes});")
         unit = site.indent_unit
         partners = f"if ({apart} < {items}) {{\n{indented(partners, unit)}\n}} else {{\n{indented(shuffles, unit)}\n}}"
     given |= {
         "sync": "__syncwarp();" if threads == WARP else "__syncthreads();",
-        "partners": partners, "pitch": str(threads + threads // WARP), "first": given.get("first", ""), "work": work,
+        "partners": partners, "first": given.get("first", ""), "work": work,
         "begin": "true" if sort is None else "false",
         "regrouped": lines(f"{given['regroup']}({{own}}, {{part}}, {spread}, {turned});"),
         "last": lines(f"{given['regroup']}({{own}}, {{part}}, true, 0);"),
     }  # fmt: skip
-    code = {name: part_.render(**given) for name, part_ in parts.items() if name != "turn"}
+    left_out = {"turn"} if share.sums else {"turn", "sum", "minus"}
+    code = {name: part_.render(**given) for name, part_ in parts.items() if name not in left_out}
     nest, body = stages.nest, stages.loop.child_by_field_name("body")
     assert body is not None  # the pattern has one
     margin, inner = site.indent_at(nest.start_byte), site.indent_at(stages.loop.start_byte)
@@ -170,18 +202,20 @@ def _nest(site: Site, stages: Stages, items: int, threads: int) -> _Nest:
     kept = [all(uses is not None for uses in side.values()) for side in around]
     before = "" if kept[0] else ("" if met else "__syncthreads();\n") + code["load"]
     after = code["after"] + ("" if kept[1] else code["store"])
-    gaps = items * threads // WARP
-    room = [f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps}];\n" for a in stages.arrays if a.dynamic]
-    begin = indented("".join(room) + before + code["before"], margin).lstrip()
+    gaps = {a.name: items * threads // WARP * (_GAP_BYTES // size_of(a.type)) for a in stages.arrays}
+    room = [
+        f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps[a.name]}];\n" for a in stages.arrays if a.dynamic
+    ]
+    begin = indented("".join(room) + before + code.get("minus", "") + code["before"], margin).lstrip()
     end = indented(after, margin).rstrip()
     top = site.body.start_byte + 1
     declared = "".join(f"\n{margin}{line}" for line in lines(f"{{T}} {{own}}[{items}];").split("\n"))
     edits = [
-        Edit(Span(site.declaration_start, site.declaration_start), code["helper"]),
+        Edit(Span(site.declaration_start, site.declaration_start), code["helper"] + code.get("sum", "")),
         Edit(Span(top, top), declared),
         Edit(Span(with_pragma(nest), nest.end_byte), f"{begin}{margin}#pragma unroll\n{margin}{loops}\n{end}"),
     ]
-    put = dict(wider(site, a, gaps) for a in stages.arrays if not a.dynamic)
+    put = dict(wider(site, a, gaps[a.name]) for a in stages.arrays if not a.dynamic)
     for side, every in zip(around, kept, strict=True):
         for a, uses in side.items() if every else ():
             put |= dict.fromkeys(uses or (), f"{own[a]}[{fresh('first')} / {threads}]")

@@ -11,7 +11,7 @@ from engine.cuda.syntax import called, children, names, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.coarsen import covered, independent, only_bound
-from engine.rules.idioms.known_values import definition
+from engine.rules.idioms.known_values import definition, in_parameters
 from engine.rules.idioms.strided_loop import stride_loop
 from engine.rules.idioms.thread_index import holds, thread_indices, thread_map
 
@@ -21,8 +21,20 @@ _ZEROS = {
 }  # fmt: skip
 _BYTES = {"double": 8, "unsigned long long": 8, "unsigned long long int": 8}
 _MOST_SHARED = 32768  # bytes: leaves room for several blocks per multiprocessor
-# Elements per thread and copies of the counters per block: neighbouring lanes count in different copies.
-_FORMS = ((64, 1), (64, 4), (16, 1), (64, 8), (256, 1), (256, 4))
+_FEWEST = 4  # elements of a thread of these: fewer blocks would leave the target partly idle
+_WIDE = 1024  # threads of the widest blocks: the fewest copies of the counters that fill the target
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Elements per thread, copies of the counters per block (neighbouring lanes count in different ones), threads (0: as they are)."""
+
+    elements: int
+    copies: int
+    threads: int = 0
+
+
+_FORMS = (_Counters(64, 1), _Counters(64, 4), _Counters(16, 1), _Counters(64, 8), _Counters(256, 1), _Counters(256, 4))
 
 
 class AtomicAggregate:
@@ -68,22 +80,42 @@ class AtomicAggregate:
         strided = _stride_statement(site, atomic) is not None
         counting = _Counting(atomic, array, index, value, count)
         seen: set[int] = set()
-        for rank, (elements, copies) in enumerate(_FORMS):
-            if count * copies * size > _MOST_SHARED or (strided and copies in seen):
+        for rank, form in enumerate((*_wide(site), *_FORMS)):
+            if count * form.copies * size > _MOST_SHARED or (strided and (form.copies in seen or form.threads)):
                 continue  # a loop over the grid keeps its launch: elements per thread change nothing
-            seen.add(copies)
-            edits = _privatised(site, counting, elements, copies)
+            seen.add(form.copies)
+            edits = _privatised(site, counting, form)
             # Shared atomics run on every SM at once; each block then touches global counters once.
-            spread = f", in {copies} copies" if copies > 1 else ""
+            spread = f", in {form.copies} copies" if form.copies > 1 else ""
+            blocks = f" of {form.threads} threads" if form.threads else ""
             yield from proposal(
                 self.name,
-                f"Count in shared memory{spread} and add to {array} once per block",
+                f"Count in shared memory{spread} and add to {array} once per block{blocks}",
                 edits,
                 0.85 - 0.06 * rank,
                 form="private",
-                elements=elements,
-                copies=copies,
+                elements=form.elements,
+                copies=form.copies,
+                threads=form.threads,
             )
+
+
+def _wide(site: Site) -> tuple[_Counters, ...]:
+    """Blocks of 1024 threads, as many as the target holds at once in the largest timing case: each adds its counters once."""
+    mapping = thread_map(site)
+    bound = mapping.bounds.get("x") if mapping is not None else None
+    written_bound = in_parameters(site, bound) if bound is not None else None
+    if mapping is None or written_bound is None or site.kernel.launch_bounds:
+        return ()
+    if mapping.indices[0].extent != "blockDim.x" or site.target.max_threads_per_block < _WIDE:
+        return ()
+    try:
+        most = max(evaluate_int(written_bound, case.sizes) for case in site.spec.time)
+    except (ArithmeticError_, ValueError):
+        return ()
+    at_once = site.target.multiprocessors * site.target.blocks_at_once(_WIDE) * _WIDE
+    each = -(-most // at_once)
+    return (_Counters(each, 1, _WIDE),) if each >= _FEWEST else ()
 
 
 def _most_elements(site: Site, argument: str) -> int | None:
@@ -250,8 +282,9 @@ class _Counting:
     count: int
 
 
-def _privatised(site: Site, counting: _Counting, elements: int, copies: int) -> Edits | None:
+def _privatised(site: Site, counting: _Counting, form: _Counters) -> Edits | None:
     """The kernel with its own copy of the counters in shared memory, as a grid-stride loop."""
+    copies = form.copies
     atomic, array, count = counting.atomic, counting.array, counting.count
     index, value = counting.index, counting.value
     statement = atomic.parent
@@ -356,8 +389,9 @@ def _privatised(site: Site, counting: _Counting, elements: int, copies: int) -> 
         *(Edit(site.line_span(d), "") for d in mapping.derived),
         Edit(Span(row, last.end_byte), "\n".join(lines)),
     ]
-    grid = [ceil_div(bounds["x"], before[0].block[0] * elements)]
-    merged = merge(site.in_file(*edits), site.launch_edits(grid=grid))
+    grid = [ceil_div(bounds["x"], (form.threads or before[0].block[0]) * form.elements)]
+    block = [str(form.threads)] if form.threads else None
+    merged = merge(site.in_file(*edits), site.launch_edits(grid=grid, block=block))
     return merged if merged is not None and site.configs_after(merged) is not None and thread_indices(site) else None
 
 

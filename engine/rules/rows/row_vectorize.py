@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from engine.cuda.declarations import declarators
@@ -27,7 +27,7 @@ _MEETING = re.compile(
 
 
 @dataclass(frozen=True)
-class _Use:
+class RowUse:
     """An access `pointer[base + j]`."""
 
     node: Node
@@ -46,6 +46,17 @@ class _Use:
         return f"{self.pointer} + {self.base}" if self.base else self.pointer
 
 
+@dataclass(frozen=True)
+class VectorLoop:
+    """Names of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
+
+    count: int
+    vector: str
+    lane: str
+    named: Mapping[tuple[str, str], str]
+    kinds: Mapping[str, str]
+
+
 class RowVectorize:
     """Vector loads and stores in every loop of a kernel that runs over the same row in the same way."""
 
@@ -60,14 +71,14 @@ class RowVectorize:
             loop = stride_loop(node)
             if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
                 continue
-            shared = _shared_by(site, loop)
+            shared = shared_by(site, loop.start, loop.step)
             # Lanes that share a row stay together in its loop; what a thread does alone with each element may be a loop too.
             if shared == "" or (shared != "thread" and any(n.type in _LOOPS for n in walk(loop.body))):
                 continue
             key = (text(loop.start), text(loop.bound), loop.step, loop.node.parent.id)
             groups.setdefault(key, []).append(loop)
         for order, loops in enumerate(groups.values()):
-            uses = _group(site, loops)
+            uses = vector_uses(site, loops, together=shared_by(site, loops[0].start, loops[0].step) != "thread")
             if uses is None:
                 continue
             sizes = [u.size for listed in uses for u in listed]
@@ -82,9 +93,9 @@ class RowVectorize:
                 )
 
 
-def _shared_by(site: Site, loop: StrideLoop) -> str:
-    """Who shares the loop's iterations: "thread" (0, 1), "warp", "block" or "grid"; "" where the two do not fit."""
-    start, step = _resolved(site, loop.start), loop.step.replace(" ", "").strip("()")
+def shared_by(site: Site, first: Node, step: str) -> str:
+    """Who shares the iterations of a loop from `first` on: "thread" (0, 1), "warp", "block" or "grid"; "" where the two do not fit."""
+    start, step = _resolved(site, first), step.replace(" ", "").strip("()")
     local = definition(site, step) if step.isidentifier() else None
     step = text(local).replace(" ", "").strip("()") if local is not None else step
     written_start = text(start).replace(" ", "") if start is not None else ""
@@ -109,14 +120,16 @@ def _resolved(site: Site, node: Node) -> Node | None:
     return definition(site, text(node)) if node.type == "identifier" else node
 
 
-def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
-    """The vectorisable accesses of each loop; None where a loop of the group stands in the way."""
+def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[list[RowUse]] | None:
+    """The vectorisable accesses of each loop; None where a loop of the group stands in the way.
+
+    `together`: several threads share the iterations, and will share them in another way.
+    """
     pointers = row_pointers(site)
     body = site.body
-    together = _shared_by(site, loops[0]) != "thread"
     roots_written: set[str] = set()
     reached: set[tuple[str, str]] = set()  # what this loop or one before it reads or stores at every index
-    found: list[list[_Use]] = []
+    found: list[list[RowUse]] = []
     for loop in loops:
         leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
         if leaves or not site.local_only(loop.body, _counters(loop.body)):
@@ -137,7 +150,7 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     invariants = set().union(
         *(set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
     )
-    if not _available(site, invariants | names(loops[0].bound), loops[0].node):
+    if not _available(site, invariants | names(loops[0].start) | names(loops[0].bound), loops[0].node):
         return None
     if roots_written and not site.pointers_distinct:
         return None
@@ -155,11 +168,11 @@ def _counters(body: Node) -> frozenset[str]:
     return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
 
 
-def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[_Use] | None:
+def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
     """Accesses at `base + variable` with an invariant base. None where a stored array is used in another way."""
     changed = written(loop.body)
     declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
-    found: list[_Use] = []
+    found: list[RowUse] = []
     others: set[str] = set()
     for node in walk(loop.body):
         if node.type == "identifier" and text(node) in pointers:
@@ -191,7 +204,7 @@ def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[_Use] 
                 continue
             kind = pointers[text(node)][0]
             base = " + ".join(text(t) for t in rest)
-            found.append(_Use(parent, text(node), base, kind, size_of(kind), is_target(parent)))
+            found.append(RowUse(parent, text(node), base, kind, size_of(kind), is_target(parent)))
     stored = {pointers[u.pointer][1] for u in found if u.stored}
     counted = {pointers[n][1] for n in changed if n in pointers and _only_counted(loop.body, n)}
     if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
@@ -289,7 +302,11 @@ def _is_pointer(declaration: Node, name: str) -> bool:
 
 
 def _contained(
-    body: Node, loops: list[StrideLoop], found: list[list[_Use]], pointers: dict[str, tuple[str, str]], roots: set[str]
+    body: Node,
+    loops: list[StrideLoop],
+    found: list[list[RowUse]],
+    pointers: dict[str, tuple[str, str]],
+    roots: set[str],
 ) -> bool:
     """Whether arrays that the loops store are used in these loops alone, at one place per iteration.
 
@@ -317,7 +334,7 @@ def _local_arrays(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> boo
     return False
 
 
-def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[_Use]], count: int) -> Edits | None:
+def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], count: int) -> Edits | None:
     taken: list[str] = []
 
     def name_for(base: str) -> str:
@@ -344,35 +361,44 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[_Use]], co
             f"{outer if lines else ''}for ({loop.type} {vector} = {text(loop.start)}; {vector} < {whole} / {count}; "
             + (f"++{vector}) {{" if loop.step == "1" else f"{vector} += {loop.step}) {{")
         )
-        for key in dict.fromkeys(u.key for u in uses):
-            own, name = [u for u in uses if u.key == key], named[key]
-            pack = kinds[own[0].kind]
-            const = "" if any(u.stored for u in own) else "const "
-            if _first_is_plain_store(own, loop):
-                lines.append(f"{inner}{pack} {name};")
-            else:
-                lines.append(
-                    f"{inner}{const}{pack} {name} = reinterpret_cast<const {pack}*>({own[0].address})[{vector}];"
-                )
-        lines += [f"{inner}#pragma unroll", f"{inner}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
-        replaced = [(u.node.start_byte, u.node.end_byte, f"{named[u.key]}.at[{lane}]") for u in uses]
-        if _variable_used(loop, replaced):
-            lines.append(f"{inner}{unit}const {loop.type} {loop.variable} = {vector} * {count} + {lane};")
-        lines += [_body(site, loop, replaced, inner + unit), f"{inner}}}"]
-        for key in dict.fromkeys(u.key for u in uses):
-            own, name = [u for u in uses if u.key == key], named[key]
-            if any(u.stored for u in own):
-                lines.append(f"{inner}reinterpret_cast<{kinds[own[0].kind]}*>({own[0].address})[{vector}] = {name};")
+        lines += vector_body(site, loop, uses, VectorLoop(count, vector, lane, named, kinds), inner)
         lines.append(f"{outer}}}")
         begin = whole if text(loop.start) == "0" else f"{whole} + {text(loop.start)}"
         update = f"++{loop.variable}" if loop.step == "1" else f"{loop.variable} += {loop.step}"
         lines += [
             f"{outer}for ({loop.type} {loop.variable} = {begin}; {loop.variable} < {text(loop.bound)}; {update}) {{",
-            _body(site, loop, [], inner),
+            loop_body(site, loop, [], inner),
             f"{outer}}}",
         ]
         edits = [*edits, Edit(Span(_with_pragma(loop.node), loop.node.end_byte), "\n".join(lines))]
     return merge(site.in_file(*edits))
+
+
+def vector_body(site: Site, loop: StrideLoop, uses: list[RowUse], packed: VectorLoop, indent: str) -> list[str]:
+    """The lines of the body for one vector of elements."""
+    count, lane = packed.count, packed.lane
+    lines: list[str] = []
+    for key in dict.fromkeys(u.key for u in uses):
+        own, name = [u for u in uses if u.key == key], packed.named[key]
+        pack = packed.kinds[own[0].kind]
+        const = "" if any(u.stored for u in own) else "const "
+        if _first_is_plain_store(own, loop):
+            lines.append(f"{indent}{pack} {name};")
+        else:
+            source = f"reinterpret_cast<const {pack}*>({own[0].address})[{packed.vector}]"
+            lines.append(f"{indent}{const}{pack} {name} = {source};")
+    deeper = indent + site.indent_unit
+    lines += [f"{indent}#pragma unroll", f"{indent}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
+    replaced = [(u.node.start_byte, u.node.end_byte, f"{packed.named[u.key]}.at[{lane}]") for u in uses]
+    if _variable_used(loop, replaced):
+        lines.append(f"{deeper}const {loop.type} {loop.variable} = {packed.vector} * {count} + {lane};")
+    lines += [loop_body(site, loop, replaced, deeper), f"{indent}}}"]
+    for key in dict.fromkeys(u.key for u in uses):
+        own, name = [u for u in uses if u.key == key], packed.named[key]
+        if any(u.stored for u in own):
+            target = f"reinterpret_cast<{packed.kinds[own[0].kind]}*>({own[0].address})[{packed.vector}]"
+            lines.append(f"{indent}{target} = {name};")
+    return lines
 
 
 def _with_pragma(loop: Node) -> int:
@@ -383,7 +409,7 @@ def _with_pragma(loop: Node) -> int:
     return loop.start_byte
 
 
-def _first_is_plain_store(uses: list[_Use], loop: StrideLoop) -> bool:
+def _first_is_plain_store(uses: list[RowUse], loop: StrideLoop) -> bool:
     """Whether every element is stored before it is read, so that the old vector need not be loaded."""
     first = min(uses, key=lambda u: u.node.start_byte).node
     parent = first.parent
@@ -404,7 +430,7 @@ def _variable_used(loop: StrideLoop, replaced: list[tuple[int, int, str]]) -> bo
     )
 
 
-def _body(site: Site, loop: StrideLoop, changes: list[tuple[int, int, str]], indent: str) -> str:
+def loop_body(site: Site, loop: StrideLoop, changes: list[tuple[int, int, str]], indent: str) -> str:
     body = loop.body
     if body.type != "compound_statement":
         return indent + site.render(body.start_byte, body.end_byte, changes)

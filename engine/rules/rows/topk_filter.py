@@ -7,8 +7,8 @@ with GPUs" (2017), section 4: a threshold keeps most elements from a list in reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from itertools import chain
 
 from engine.cuda.declarations import variables
@@ -18,15 +18,17 @@ from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, 
 from engine.rewrite.wording import reindent
 from engine.rules.idioms.blocks import WARP, one_dimensional
 from engine.rules.idioms.interpreter import array_lengths
+from engine.rules.idioms.packs import size_of
 from engine.rules.idioms.sorted_list import Inserted, SortedList, sorted_list
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import Index, ThreadMap, holds, thread_map, thread_uses_outside
 from engine.rules.reduction.register_accumulate import with_pragma
 
-# Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, and whether the next ones are loaded before.
-_CHOICES = ((8, 2, 1), (8, 1, 1), (8, 2, 0), (4, 2, 1), (16, 1, 1), (4, 4, 0))
-_OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1)}
-_MOST_VALUES = 32  # registers of one thread
+# Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, whether the next ones are loaded before,
+# and whether what may enter the list stays in shared memory: else it is read again, which few warps find in a cache.
+_CHOICES = ((8, 4, 0, 1), (8, 2, 1, 1), (8, 2, 0, 1), (8, 1, 1, 1), (8, 2, 1, 0), (16, 1, 1, 0))
+_OPEN = {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1), "keep": (0, 1)}
+_MOST_VALUES = 64  # registers of one thread
 # The better of two values and the worse, where the largest are kept.
 _FUNCTIONS = {
     "float": ("fmaxf", "fminf"), "double": ("fmax", "fmin"), "int": ("max", "min"), "unsigned int": ("max", "min"),
@@ -53,6 +55,16 @@ class InsertionList:
     @property
     def row(self) -> Index:
         return self.map.indices[0]
+
+
+@dataclass(frozen=True)
+class _FilterForm:
+    """One choice of `_OPEN`."""
+
+    each: int
+    rows: int
+    ahead: int
+    keep: int
 
 
 class TopkFilter(MatchedRule[InsertionList]):
@@ -82,16 +94,22 @@ class TopkFilter(MatchedRule[InsertionList]):
     def space(self, match: InsertionList) -> Space:
         """The elements of a row that a thread reads at once, the rows of a warp at once, and whether the next ones are on their way."""
         choices = [(dict(zip(_OPEN, values, strict=True)), 0.6 - 0.04 * order) for order, values in enumerate(_CHOICES)]
-        return Space(choices, _OPEN, (f"each * rows * (1 + ahead) <= {_MOST_VALUES}",), 0.6)
+        choices = [(values, prior) for values, prior in choices if _fits(match, values["each"], values["keep"])]
+        conditions = (f"each * rows * (1 + ahead) <= {_MOST_VALUES}",)
+        return Space(choices, _OPEN, conditions, 0.6)
 
     def rewrite(self, match: InsertionList, values: Values) -> Change | None:
         """The filter in place of the loop, and the test for threads without a row behind it."""
-        each, rows, ahead = (int(values[name]) for name in _OPEN)
+        figures = _FilterForm(**{name: int(values[name]) for name in _OPEN})
+        each, rows, ahead, keep = astuple(figures)
         k = match.list.length
+        if not _fits(match, each, keep):
+            return None
         which = "largest" if match.list.largest else "smallest"
         summary = f"Filter rows by warps, {each} elements a thread and {rows} rows at once, before insertion among the {k} {which}"
         summary += ", next rows loaded ahead" if ahead else ""
-        return Change(summary, _edits(match, each, rows, ahead=bool(ahead)))
+        summary += ", their elements kept in shared memory" if keep else ""
+        return Change(summary, _edits(match, figures))
 
 
 def _condition(guard: Node) -> Node:
@@ -161,7 +179,24 @@ def _element(declarations: list[Node], array: str) -> str:
     return next((v.type for d in declarations for v in variables(d) if v.name == array), "")
 
 
-def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
+def _kept(match: InsertionList) -> int:
+    """The list's length, as the power of two that the filter sorts by."""
+    return 1 << (match.list.length - 1).bit_length()
+
+
+def _fits(match: InsertionList, each: int, keep: int) -> bool:
+    """Whether a block's marks fit into shared memory, and where they are kept the values of threads that have one to insert."""
+    kept = size_of(match.type) * (_kept(match) * each + _pad(each)) if keep else 0
+    return match.threads * (4 * (each + _pad(each)) + kept) <= match.site.target.shared_per_block
+
+
+def _pad(each: int) -> int:
+    """Elements between rows that keep vectors aligned where there are any, and rows off each other's banks."""
+    return 4 if each % 4 == 0 else 1
+
+
+def _edits(match: InsertionList, figures: _FilterForm) -> Edits:
+    each, rows = figures.each, figures.rows
     site, loop, form, row = match.site, match.loop, match.map, match.row
     name = site.fresh_names()
     better, lesser = _FUNCTIONS[match.type]
@@ -169,24 +204,51 @@ def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
         better, lesser = lesser, better
     parts = template("engine.rules", "topk_filter").sections()
     given = {
-        "each": str(each), "rows": str(rows), "threads": str(match.threads), "pad": "4" if each % 4 == 0 else "1",
+        "each": str(each), "rows": str(rows), "threads": str(match.threads), "pad": str(_pad(each)),
         "R": row.type, "C": loop.type, "V": match.type, "row": row.name, "column": loop.variable, "value": match.value,
         "begin": text(loop.start), "end": text(loop.bound), "holds": _first(holds(form)), "worst": match.list.start,
         "source": "\n".join(_outdented(site, s) for s in match.source),
-        "body": "\n".join(_outdented(site, s) for s in loop.body.named_children),
         "better": better, "lesser": lesser,
-        "list": match.list.array, "last": str(match.list.length - 1), "kept": str(1 << (match.list.length - 1).bit_length()),
+        "list": match.list.array, "last": str(match.list.length - 1), "kept": str(_kept(match)),
     }  # fmt: skip
-    later = {"load", "before", "loaded", "at", "above"}
+    later = {
+        "load",
+        "before",
+        "loaded",
+        "at",
+        "above",
+        "among",
+        "body",
+        "room",
+        "most_lines",
+        "stores",
+        "masked",
+        "meet",
+        "found",
+    }
     given |= {hole: name(hole) for part in parts.values() for hole in part.holes if hole not in {*given, *later}}
     above, value = ">" if match.list.largest else "<", f"{name('values')}[{name('j')}][{name('e')}]"
-    given["above"] = f"{value} {above} {name('floor')} && {value} {above}= {name('best')}[{name('j')}]"
+    floor, least = name("floor"), f"{name('best')}[{name('j')}]"
+    given["above"] = f"{value} {above} {floor} && {value} {above}= {least}"
+    given |= (
+        _keeping(match, name, each, rows)
+        if figures.keep
+        else dict.fromkeys(("room", "most_lines", "stores", "masked", "meet", "found"), "")
+    )
+    if figures.keep:
+        own = f"{name('most')}[{name('j')}]"
+        given["stores"] = parts["keep"].render(**given, among=f"{own} {above} {floor} && {own} {above}= {least}")
+    given["body"] = _body(
+        match,
+        f"{name('stored')}[threadIdx.x][{name('slot')} * {each} + {name('word')}]" if figures.keep else "",
+        name("slot"),
+    )
 
     def load(target: str, turn: str) -> str:
         return parts["load"].render(**given, loaded=name(target), at=turn).removesuffix("\n")
 
     here, before = load("values", f" + {name('turn')}"), ""
-    if ahead:
+    if figures.ahead:
         here = parts["ahead"].render(**given, load=load("next", f" + {name('turn')} + {rows}"))
         before = f"{match.type} {name('next')}[{rows}][{each}];\n{load('next', '')}"
     code = parts["filter"].render(**given, load=here.removesuffix("\n"), before=before)
@@ -196,8 +258,36 @@ def _edits(match: InsertionList, each: int, rows: int, *, ahead: bool) -> Edits:
     return site.in_file(*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), code))
 
 
-def _outdented(site: Site, node: Node) -> str:
-    return reindent(site.render(node.start_byte, node.end_byte), site.indent_at(node.start_byte), "")
+def _keeping(match: InsertionList, name: Callable[[str], str], each: int, rows: int) -> dict[str, str]:
+    """The lines around the filter that keep the values of threads with an element to insert."""
+    j, kept = name("j"), _kept(match)
+    length = f"{kept * each} + {_pad(each)}"
+    bits = f"{name('having')} & ((1u << {name('bit')}) - 1)"
+    return {
+        "room": f"__shared__ {match.type} {name('stored')}[{match.threads}][{length}];",
+        "most_lines": f"{match.type} {name('most')}[{rows}];\n#pragma unroll\nfor (int {j} = 0; {j} < {rows}; ++{j}) {{\n"
+        f"    {name('most')}[{j}] = {name('best')}[{j}];\n}}",
+        "masked": f"{name('marks')}[threadIdx.x][{each}] = {name('all')};",
+        "meet": f"__syncwarp();\nconst unsigned int {name('having')} = {name('marks')}[threadIdx.x][{each}];",
+        "found": f"const int {name('slot')} = __popc({bits});",
+    }
+
+
+def _body(match: InsertionList, stored: str, slot: str) -> str:
+    """The insertion; its value is the one that was `stored` in a slot, if it is."""
+    site, changes = match.site, list[tuple[int, int, str]]()
+    if stored:
+        found = next(v.value for s in match.source for v in variables(s) if v.name == match.value)
+        assert found is not None  # it is loaded
+        loaded = site.render(found.start_byte, found.end_byte)
+        loaded = f"({loaded})" if "," in loaded else loaded
+        changes = [(found.start_byte, found.end_byte, f"{slot} < {_kept(match)} ? {stored} : {loaded}")]
+    own = [(s, [c for c in changes if s.start_byte <= c[0] < s.end_byte]) for s in match.loop.body.named_children]
+    return "\n".join(_outdented(site, s, inside) for s, inside in own)
+
+
+def _outdented(site: Site, node: Node, changes: Sequence[tuple[int, int, str]] = ()) -> str:
+    return reindent(site.render(node.start_byte, node.end_byte, changes), site.indent_at(node.start_byte), "")
 
 
 def _first(condition: str) -> str:

@@ -23,10 +23,22 @@ for (int $j = 0; $j < $rows; ++$j) {
 if ($turn + $rows < 32) {  // on their way while the present rows are filtered
     $load
 }
+//: keep
+// What this thread has of the row, for the thread that inserts: $kept threads have an element that may enter, if none are equal.
+const bool $has = $among;
+const unsigned int $all = __ballot_sync(0xffffffffu, $has);
+const int $slot = __popc($all & ((1u << $lane) - 1));
+if ($has && $slot < $kept) {
+    #pragma unroll
+    for (int $e = 0; $e < $each; ++$e) {
+        $stored[threadIdx.x - $lane + $turn + $j][$slot * $each + $e] = $values[$j][$e];
+    }
+}
 //: filter
 // A warp reads its threads' rows one after another, each thread every 32nd element, and marks the elements that may
 // enter the list: those not worse than $kept of the threads' best ones. All others have $kept better ones.
 alignas(16) __shared__ unsigned int $marks[$threads][$each + $pad];
+$room
 const int $lane = threadIdx.x % 32;
 const $R $first = $row - $lane;
 for ($C $start = $begin; $start < $end; $start += 32 * $each) {
@@ -44,6 +56,7 @@ for ($C $start = $begin; $start < $end; $start += 32 * $each) {
                 $best[$j] = $better($best[$j], $values[$j][$e]);
             }
         }
+        $most_lines
         // Sort the threads' best ones in groups of $kept, by turns from the best and from the worst.
         #pragma unroll
         for (int $size = 2; $size <= $kept; $size *= 2) {
@@ -77,6 +90,7 @@ for ($C $start = $begin; $start < $end; $start += 32 * $each) {
         #pragma unroll
         for (int $j = 0; $j < $rows; ++$j) {
             const $V $floor = __shfl_sync(0xffffffffu, $list[$last], $turn + $j);
+            $stores
             unsigned int $own[$each];
             #pragma unroll
             for (int $e = 0; $e < $each; ++$e) {
@@ -88,9 +102,11 @@ for ($C $start = $begin; $start < $end; $start += 32 * $each) {
                 for (int $e = 0; $e < $each; ++$e) {
                     $marks[threadIdx.x][$e] = $own[$e];
                 }
+                $masked
             }
         }
     }
+    $meet
     int $word = 0;
     unsigned int $left = $marks[threadIdx.x][0];
     while (true) {
@@ -100,8 +116,10 @@ for ($C $start = $begin; $start < $end; $start += 32 * $each) {
         if ($left == 0) {
             break;
         }
-        const $C $column = $start + $word * 32 + (__ffs($left) - 1);
+        const int $bit = __ffs($left) - 1;
+        const $C $column = $start + $word * 32 + $bit;
         $left &= $left - 1;
+        $found
         $body
     }
     __syncwarp();

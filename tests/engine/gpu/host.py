@@ -61,6 +61,12 @@ def filling() -> str:
     return atomic + "".join(_part(rf"[^\n]*{name}\(.*?\n}}\n") for name in names)
 
 
+def moving() -> str:
+    """The text of the reference copies and of what they use."""
+    vectors = "struct uint4 { u32 x, y, z, w; };\nstatic uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }\n"
+    return vectors + _part(r"template <u32 FROM, u32 TO>.*?MOVE\(4, 3\)\n")
+
+
 def library(folders: pytest.TempPathFactory, text: str) -> ctypes.CDLL:
     """Kernels that need no more of tools.cu than its `mix`."""
     compiler = shutil.which("g++")

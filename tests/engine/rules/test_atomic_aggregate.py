@@ -34,6 +34,34 @@ def test_private_counters() -> None:
     compiles(edited)
 
 
+def test_wide_blocks_add_their_counters_once_for_all_that_the_target_holds() -> None:
+    site = make(COUNT, COUNT_LAUNCH, elements={"bins": "256"})
+    edited = one(site, "atomic_aggregate", threads=1024)
+    assert (edited.configs[0].grid[0], edited.configs[0].block[0]) == (
+        261,
+        1024,
+    )  # of 2 * 132 at once; 63 elements a thread
+    compiles(edited)
+    few = make(COUNT.replace("data[i]", "(data[i] & 3)"), COUNT_LAUNCH, elements={"bins": "5"})
+    assert_equal(few, [one(few, "atomic_aggregate", threads=1024)], [{"n": 1}, {"n": 4099}], races=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sizes"),
+    [
+        ("blockIdx.x * blockDim.x", "blockIdx.x * 256", 1 << 24),  # the kernel counts on its block
+        ("__global__ void", "__global__ void __launch_bounds__(256)", 1 << 24),
+        ("", "", 1 << 19),  # two elements for each thread that the target holds
+    ],
+)
+def test_blocks_stay_where_wide_ones_do_not_fit(old: str, new: str, sizes: int) -> None:
+    assert old in COUNT
+    site = make(COUNT.replace(old, new), COUNT_LAUNCH, elements={"bins": "256"}, sizes=[{"n": sizes}])
+    found = propose(site, "atomic_aggregate")
+    assert found
+    assert not any(p.parameters["threads"] for p in found)
+
+
 def test_neighbouring_lanes_count_in_different_copies() -> None:
     site = make(COUNT, COUNT_LAUNCH, elements={"bins": "256"})
     edited = one(site, "atomic_aggregate", elements=64, copies=4)

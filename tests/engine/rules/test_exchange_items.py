@@ -15,7 +15,7 @@ from tests.engine.rules.workbench import after, compiles, device, host, machine_
 def test_threads_hold_several_elements() -> None:
     edited = one(site_of(threads=1024), "exchange_items", items=8)
     code = device(edited)
-    assert "    __shared__ int row[1024 + 32];" in code
+    assert "    __shared__ int row[1024 + 128];" in code
     assert "row_own[first / 128] = keys[blockIdx.x * 1024 + t];" in code
     assert "= row_own[first / 128];\n" in code
     assert "regroup(row_own, row, spread, spread ? size / 2 : 0);" in code
@@ -26,10 +26,11 @@ def test_threads_hold_several_elements() -> None:
     assert not propose(edited, "warp_exchange")
 
 
-def counts(site: Site, items: int) -> dict[str, int]:
-    code = machine_code(one(site, "exchange_items", items=items))
+def counts(site: Site, items: int, sums: int = 0) -> dict[str, int]:
+    code = machine_code(one(site, "exchange_items", items=items, sums=sums))
     return {
-        name: len(re.findall(rf"\b{name}\b", code)) for name in ("VIMNMX", "SHFL", "LOP3", "BAR", "STS", "LDL", "STL")
+        name: len(re.findall(rf"\b{name}\b", code))
+        for name in ("VIMNMX", "SHFL", "LOP3", "BAR", "STS", "STS.128", "LDS.128", "IMAD", "IADD3", "LDL", "STL")
     }
 
 
@@ -37,9 +38,44 @@ def test_every_stage_of_a_sort_stays_within_a_thread() -> None:
     count = counts(site_of(threads=1024), 32)
     assert count["VIMNMX"] == 55 * 32  # nothing is compared twice
     assert count["SHFL"] == 0
-    assert count["STS"] <= 11 * 32  # five runs go to the other order and back, and the last one once more
+    assert count["STS"] == 5 * 32 + 6 * 8  # five runs go to the other order and back, and the last one once more
+    assert (count["STS.128"], count["LDS.128"]) == (6 * 8, 5 * 8)  # consecutive elements of a thread are vectors
     assert count["LOP3"] <= 32  # no complements: all elements go up
     assert count["LDL"] == count["STL"] == 0
+
+
+def test_sums_leave_the_pipeline_of_minima() -> None:
+    plain, summed = (counts(site_of(threads=1024), 32, sums) for sums in (0, 3))
+    shuffled = summed["SHFL"]
+    assert shuffled == 32  # the one far stride of the runs of 64
+    replaced = plain["VIMNMX"] - summed["VIMNMX"]
+    assert 0.9 < replaced / (54 * 16 / 3) < 1.1  # of the other 54 stages with 16 pairs each
+    # Two multiply-adds each (an addition is one with 1), not one addition of three numbers, which has the pipeline of minima.
+    assert summed["IMAD"] - plain["IMAD"] > 1.9 * replaced
+    assert summed["IADD3"] <= plain["IADD3"] + 8
+    assert summed["STS"] == 4 * 32 + 5 * 8
+    assert summed["LDL"] == summed["STL"] == 0
+
+
+@pytest.mark.parametrize("kind", ["int", "unsigned int"])
+@pytest.mark.parametrize("up", ["==", "!="])
+def test_sums_wrap_around(kind: str, up: str) -> None:
+    loaded = "= keys[blockIdx.x * THREADS + t];"
+    source = SORT.replace("(t & size) == 0", f"(t & size) {up} 0").replace(loaded, loaded[:-1] + " * 238609294;")
+    for old in ("int* keys", "int row[", "int a =", "int b ="):
+        assert old in source
+        source = source.replace(old, old.replace("int", kind))
+    site = site_of(source, threads=1024)
+    assert_equal(site, [one(site, "exchange_items", items=32, sums=3)], ({"rows": 2},), tolerance=0.0)
+
+
+def test_sums_are_for_pairs_of_one_thread_in_32_bits() -> None:
+    found = propose(site_of(threads=1024), "exchange_items")
+    assert {(p.parameters["items"], p.parameters["sums"]) for p in found} == {(32, 0), (32, 3), (16, 0), (8, 0)}
+    source = SORT
+    for old in ("int* keys", "int row[", "int a =", "int b ="):
+        source = source.replace(old, old.replace("int", "long long"))
+    assert not any(p.parameters["sums"] for p in propose(site_of(source, threads=1024), "exchange_items"))
 
 
 def test_strides_that_neither_order_has_take_shuffles() -> None:
@@ -67,7 +103,7 @@ def test_the_order_stays_the_same(threads: int) -> None:
 
 def test_a_whole_row_in_one_warp() -> None:
     site = site_of(threads=1024)
-    assert_equal(site, [one(site, "exchange_items", items=32)], ({"rows": 2},))
+    assert_equal(site, [one(site, "exchange_items", items=32, sums=0)], ({"rows": 2},))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,11 @@ def test_plane(chain: Chain) -> None:
     assert_equal(site, [chained(site, chain)], [{"rows": 1, "cols": 1}, {"rows": 41, "cols": 129}])
 
 
-@pytest.mark.parametrize("tile", [{"tile": 32, "rows": 8}, {"tile": 64, "rows": 8}], ids=str)
+@pytest.mark.parametrize(
+    "tile",
+    [{"tile": 32, "rows": 8}, {"tile": 64, "rows": 8, "vector": 0}, {"tile": 64, "rows": 8, "vector": 1}],
+    ids=str,
+)
 def test_transpose(tile: Mapping[str, int]) -> None:
     site = make(test_transpose_tile.TRANSPOSE, test_transpose_tile.LAUNCH, **test_transpose_tile.SIZES)
     cases = [{"rows": 1, "cols": 1}, {"rows": 7, "cols": 129}, {"rows": 66, "cols": 34}]

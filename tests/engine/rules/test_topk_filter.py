@@ -143,6 +143,8 @@ def test_a_warp_reads_the_rows_of_its_threads() -> None:
     edited = one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=0)
     code = device(edited)
     assert "marks[64][8 + 4];" in code
+    assert "__shared__ float stored[64][64 + 4];" in code
+    assert "float value = slot < 8 ? stored[threadIdx.x][slot * 8 + word] : x[row * cols + c];" in code
     assert "if (row < rows && c < cols) {\n                        float value = x[row * cols + c];" in code
     assert "values2[j][e] > floor && values2[j][e] >= best2[j]" in code
     assert (
@@ -161,11 +163,22 @@ def test_the_smallest_are_kept_by_minima() -> None:
     assert "values2[j2][e] < floor && values2[j2][e] <= best[j2]" in code
 
 
-def test_a_row_takes_few_instructions() -> None:
+def one_of(site: Site, **values: int) -> Site:
+    """The site after the rule with figures that are no proposal's."""
+    from engine.rules import families
+
+    (family,) = [f for f in families(site) if f.rule == "topk_filter"]
+    proposal = family.make(values)
+    assert proposal is not None
+    return after(site, proposal)
+
+
+@pytest.mark.parametrize(("keep", "most"), [(0, 120), (1, 135)])
+def test_a_row_takes_few_instructions(keep: int, most: int) -> None:
     """256 elements of a row take a warp 118 instructions, where insertion took each thread some 40 for each element."""
-    text = machine_code(one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=0))
+    text = machine_code(one_of(site_of("flag"), each=8, rows=2, ahead=0, keep=keep))
     loop = text[text.index("LDG") : text.rindex("STS")]
-    assert len(re.findall(r"/\*[0-9a-f]{4}\*/", loop)) < 2 * 120
+    assert len(re.findall(r"/\*[0-9a-f]{4}\*/", loop)) < 2 * most
     assert len(re.findall(r"\bLDG", loop)) == 16
     assert len(re.findall(r"\bSHFL", loop)) == 2 * 15
     assert not re.search(r"\b(?:LDL|STL)\b", text)
@@ -184,14 +197,14 @@ def test_the_results_stay_the_same(case: str) -> None:
 
 def test_infinities_and_nan_are_treated_alike() -> None:
     site = site_of("flag", "float value = x[row * cols + c];", "float value = sqrtf(x[row * cols + c]);")
-    edited = one(site, "topk_filter", each=4, rows=2)
+    edited = one(site, "topk_filter", each=8, rows=4)
     for infinite in ("", "x"):
         before, now = (results(s, {"rows": 35, "cols": 300}, infinite=infinite) for s in (site, edited))
         assert all(np.array_equal(before[name], now[name], equal_nan=True) for name in before)
 
 
 def test_the_next_rows_are_loaded_before_the_present_ones_are_filtered() -> None:
-    edited = one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=1)
+    edited = one(site_of("flag"), "topk_filter", each=8, rows=2, ahead=1, keep=1)
     code = device(edited)
     assert "float next[2][8];" in code
     assert "if (turn + 2 < 32) {" in code
@@ -206,8 +219,29 @@ def test_figures_are_open_to_the_tuner() -> None:
     from engine.rules import families
 
     (family,) = [f for f in families(site_of("flag")) if f.rule == "topk_filter"]
-    assert family.parameters == {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1)}
-    assert family.make({"each": 1, "rows": 8, "ahead": 1}) is not None
+    assert family.parameters == {"each": (1, 2, 4, 8, 16), "rows": (1, 2, 4, 8), "ahead": (0, 1), "keep": (0, 1)}
+    assert family.make({"each": 1, "rows": 8, "ahead": 1, "keep": 1}) is not None
+
+
+def test_what_is_kept_fits_into_shared_memory() -> None:
+    from engine.rules import families
+
+    wide = make(FLAG, LAUNCH.replace("63", "255").replace("64", "256"), **SIZES)
+    (family,) = [f for f in families(wide) if f.rule == "topk_filter"]
+    figures = {"rows": 1, "ahead": 0}
+    assert [family.make({"each": each, **figures, "keep": 1}) is not None for each in (4, 8, 16)] == [
+        True,
+        False,
+        False,
+    ]
+    assert family.make({"each": 8, **figures, "keep": 0}) is not None
+
+
+def test_more_equals_than_the_list_holds_are_read_again() -> None:
+    """All elements are equal, so that all threads have some that may enter."""
+    site = site_of("flag", "float value = x[row * cols + c];", "float value = x[row * cols + c] * 0.0f + c / 300;")
+    edited = [after(site, p) for p in propose(site, "topk_filter")]
+    assert_equal(site, edited, ({"rows": 35, "cols": 300}, {"rows": 3, "cols": 600}), tolerance=0.0)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ SIZES = {
 
 
 def test_store_along_columns() -> None:
-    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8, vector=0)
     text = device(edited)
     assert "__shared__ float tile[32][32 + 1];" in text
     assert "if (r < rows && c < cols) {" in text
@@ -38,7 +38,7 @@ def test_store_along_columns() -> None:
 
 
 def test_the_compiler_knows_how_often_a_thread_goes_round() -> None:
-    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8, vector=0)
     loop = "for (int first = 0; first < 32; first += 8) {\n        const int k = first + threadIdx.y;\n"
     assert device(edited).count(loop) == 2
     # All four loads are under way before the first store.
@@ -49,7 +49,7 @@ def test_the_compiler_knows_how_often_a_thread_goes_round() -> None:
 
 def test_rows_that_do_not_divide_the_tile() -> None:
     (family,) = TransposeTile().families(make(TRANSPOSE, LAUNCH, **SIZES))
-    proposal = family.make({"tile": 48, "rows": 32})
+    proposal = family.make({"tile": 48, "rows": 32, "vector": 0})
     assert proposal is not None
     edited = workbench.after(make(TRANSPOSE, LAUNCH, **SIZES), proposal)
     assert device(edited).count("for (int k = threadIdx.y; k < 48; k += 32) {") == 2
@@ -59,7 +59,7 @@ def test_load_along_columns_with_a_derived_index() -> None:
     source = TRANSPOSE.replace("out[c * rows + r] = 2.0f * in[r * cols + c]", "out[r * cols + c] = in[at]").replace(
         "    if (r", "    const int at = c * rows + r;\n    if (r"
     )
-    edited = one(make(source, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    edited = one(make(source, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8, vector=0)
     assert "tile[threadIdx.x][k] = in[at];" in device(edited)
     assert device(edited).count("const int at = c * rows + r;") == 2
     compiles(edited)
@@ -102,7 +102,7 @@ PLANES_SIZES = {
 
 def test_a_transpose_in_each_of_several_planes() -> None:
     site = make(PLANES, PLANES_LAUNCH, **PLANES_SIZES)
-    edited = one(site, "transpose_tile", tile=32, rows=8)
+    edited = one(site, "transpose_tile", tile=32, rows=8, vector=0)
     assert "tile[k][threadIdx.x] = in[(n * rows + r) * cols + c];" in device(edited)
     assert edited.configs[0].grid == (16, 16, 8)
     assert_equal(site, [edited], PLANES_SIZES["check"], tolerance=0.0)
@@ -116,3 +116,53 @@ def test_planes_that_only_happen_to_be_so_many_are_left_alone() -> None:
         "check": [{"count": 3, "rows": 5, "cols": 7}],
     }
     assert not propose(make(PLANES, PLANES_LAUNCH.replace(", count), dim3", ", 3), dim3"), **fixed), "transpose_tile")
+
+
+def test_the_tile_is_loaded_by_vectors_all_under_way_at_once() -> None:
+    site = make(PLANES, PLANES_LAUNCH, **PLANES_SIZES)
+    edited = one(site, "transpose_tile", tile=64, rows=4, vector=1)
+    assert edited.configs[0].block == (64, 4, 1)
+    text = device(edited)
+    assert (
+        "if (c < cols && r < rows && c + 3 < cols && reinterpret_cast<size_t>(&in[(n * rows + r) * cols + c]) % 16 == 0) {"
+        in text
+    )
+    assert "tile[n2 * 16 + row][at + j] = packs[n2].at[j];" in text
+    code = machine_code(edited)
+    before, _, after = code.partition("BAR.SYNC")
+    assert before.count("LDG.E.128") == 4
+    assert "LDG" not in after
+    first_store = before.index("STS")
+    assert before.rindex("LDG.E.128") < first_store
+    assert "LDL" not in code
+    assert "STL" not in code
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "signed char"])
+def test_vectors_at_edges_and_odd_addresses(kind: str) -> None:
+    source = PLANES.replace("float", kind)
+    sizes = [
+        {"count": 3, "rows": 33, "cols": 70},
+        {"count": 2, "rows": 66, "cols": 64},
+        {"count": 2, "rows": 5, "cols": 129},
+    ]
+    site = make(source, PLANES_LAUNCH, **PLANES_SIZES)
+    edited = [workbench.after(site, p) for p in propose(site, "transpose_tile", vector=1)]
+    assert edited
+    assert_equal(site, edited, sizes, tolerance=0.0, races=True)
+
+
+def test_vectors_down_the_columns_of_the_tile() -> None:
+    source = TRANSPOSE.replace("out[c * rows + r] = 2.0f * in[r * cols + c]", "out[r * cols + c] = in[at]").replace(
+        "    if (r", "    const int at = c * rows + r;\n    if (r"
+    )
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "transpose_tile", tile=64, rows=4, vector=1)
+    assert "r + 3 < rows && reinterpret_cast<size_t>(&in[at]) % 16 == 0" in device(edited)
+    assert_equal(site, [edited], ({"rows": 7, "cols": 129}, {"rows": 64, "cols": 65}), tolerance=0.0)
+
+
+def test_vectors_only_where_they_divide_the_tile_among_its_threads() -> None:
+    (family,) = TransposeTile().families(make(TRANSPOSE, LAUNCH, **SIZES))
+    made = [family.make({"tile": 64, "rows": rows, "vector": 1}) is not None for rows in (1, 4, 16, 32)]
+    assert made == [True, True, True, False]
