@@ -3,10 +3,11 @@
     python benchmarks/devices_rate.py [--devices 1,2,4] [--budget 60s] [--repeats 3] [--device gpu|cpu] [--record FILE] [FILE ...]
 
 Each FILE (default: examples/matmul.cu and the spaces of benchmarks/tuning) runs through `optiml optimize --cluster local --workers N`,
-those of benchmarks/tuning through `optiml tune` as well. Rate: candidates over the seconds of the search, without setting up and
-confirming. Then the best program of the run with most devices is confirmed on each device alone: its ratios should agree within their
-intervals. Wanted with four H200: three times the rate of one, the best equal within intervals. With `--device cpu` it tries the script,
-and its rates say nothing of a GPU. Exit code 1 where a run failed.
+those of benchmarks/tuning through `optiml tune` as well. Rate: candidates over the seconds between the first and the last row of the
+journal, without setting up, opening the original on each device, and confirming. Then the best program of the run with most devices
+is confirmed on each device alone: its ratios should agree within their intervals. Wanted with four H200: three times the rate of one,
+the best equal within intervals. With `--device cpu` it tries the script, and its rates say nothing of a GPU. Exit code 1 where a run
+failed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,6 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.examples import commit, machine, optiml  # noqa: E402 - the path above makes it importable as a script
 
 FILES = ("examples/matmul.cu", *(f"benchmarks/tuning/{name}.cu" for name in ("saxpy", "transpose", "gemm")))
-_BESIDE = ("start", "validate", "sanitizers", "confirm", "guardrails")  # stages that are not the search's
 
 Runner = Callable[[Sequence[str], Path], Mapping[str, Any]]
 
@@ -37,15 +39,15 @@ def run(command: Sequence[str], out: Path) -> Mapping[str, Any]:
     """The result of an `optiml` command that writes to a folder. Raises CalledProcessError."""
     subprocess.run([optiml(), *command, "--out", str(out)], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    with closing(sqlite3.connect(out / "journal.sqlite")) as journal:
+        found["booked_at"] = [at for (at,) in journal.execute("SELECT booked_at FROM candidates ORDER BY booked_at")]
     return found
 
 
 def rate(result: Mapping[str, Any]) -> float:
-    """Candidates (of the tuner: configurations) for each second of the search."""
-    if "rates" in result:
-        return float(result["rates"]["configurations_per_s"])
-    beside = sum(seconds for stage, seconds in result["stages"].items() if stage in _BESIDE)
-    return float(result["counts"]["candidates"]) / max(1e-9, result["elapsed_s"] - beside)
+    """Candidates (of the tuner: configurations) for each second from the original's row in the journal to the last one's."""
+    booked = result["booked_at"]
+    return (len(booked) - 1) / max(1e-9, booked[-1] - booked[0]) if len(booked) > 1 else 0.0
 
 
 def best(result: Mapping[str, Any]) -> tuple[float, float, float] | None:
