@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.rewrite.wording import grouped_text
+from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_form import Operand, Product
 
 # Vector type and its number of elements; other element types are loaded one by one.
@@ -29,7 +30,8 @@ class Tiling:
 
     `buffers` is 1, or 2 to load the next tiles into registers while the present ones are multiplied; with `copies` the
     tiles come by asynchronous copies, `buffers` - 1 of them ahead. With `square`, a warp's threads are 4 x 8 of the
-    tile's, so that each of its loads from shared memory touches every bank once.
+    tile's, so that each of its loads from shared memory touches every bank once. With `tensor`, a warp computes their results
+    together, on tensor cores.
     """
 
     bm: int
@@ -40,6 +42,7 @@ class Tiling:
     buffers: int
     copies: bool = False
     square: bool = False
+    tensor: bool = False
 
     @property
     def threads(self) -> int:
@@ -58,14 +61,16 @@ class Tiling:
     @property
     def placed(self) -> bool:
         """Whether a thread keeps the places that it loads from: registers allow it where they leave room for one block alone."""
-        return self.tm * self.tn > 64 and self.buffers == 2 and not self.copies
+        return self.tm * self.tn > 64 and self.buffers == 2 and not self.copies and not self.tensor
 
     @property
     def exchanged(self) -> int:
-        """How many neighbouring results of a thread its warp exchanges before they are used, 0 for none.
+        """How many neighbouring results of a thread its warp exchanges before they are used, through a place of their own; 0 for none.
 
         In tiles of 32 columns a warp's stores are to whole rows, with or without: measured, it only costs there.
         """
+        if self.tensor:
+            return 0
         fits = self.bn >= 64 and (32 % self.across == 0 or self.across % 32 == 0)
         return 4 if self.tn % 4 == 0 and self.threads % 32 == 0 and fits else 0
 
@@ -81,6 +86,23 @@ class Part:
     width: int
     vector: str
     count: int
+    depth: int
+    flat: bool  # a row of the tile is a row of A (a column of B), not all elements of one k
+
+    @property
+    def elements(self) -> int:
+        """The elements of one buffer of the tile."""
+        return self.outer * (self.depth + self.pad) if self.flat else self.depth * (self.outer + self.pad)
+
+    def extents(self, name: Callable[[str], str]) -> str:
+        """The tile's extents in shared memory."""
+        outer, k = name("tile_m" if self.which == "a" else "tile_n"), name("tile_k")
+        pad = f" + {self.pad}" if self.pad else ""
+        return f"[{outer}][{k}{pad}]" if self.flat else f"[{k}][{outer}{pad}]"
+
+    def element(self, buffer: str, outer: str, k: str, name: Callable[[str], str]) -> str:
+        """An element of the tile."""
+        return f"{name(self.which + '_tile')}{buffer}" + (f"[{outer}][{k}]" if self.flat else f"[{k}][{outer}]")
 
 
 def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | None:
@@ -91,7 +113,7 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
     if tiling.copies:
         if operand.conversion != "@" or operand.element not in _COPIED:
             return None
-        if operand.along == "k":  # turned on its way: element by element
+        if operand.along == "k" and not tiling.tensor:  # turned on its way: element by element
             vector, width = "", 1
     if run % width or outer * tiling.bk % (tiling.threads * width):
         vector, width = "", 1
@@ -99,9 +121,13 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
         return None
     # Elements along k are stored down a column of the tile: an unpadded one would put them all in one bank.
     pad = 4 if operand.along == "k" else 0
-    if tiling.tm % 4 or tiling.tn % 4:
+    flat = tiling.tensor and operand.along == "k"
+    if tiling.tensor:
+        pad = matmul_tensor.PAD_ALONG_K if flat else matmul_tensor.PAD_ACROSS
+    elif tiling.tm % 4 or tiling.tn % 4:
         pad = 1 if operand.along == "k" else 0
-    return Part(operand, which, outer, pad, width, vector, outer * tiling.bk // (tiling.threads * width))
+    count = outer * tiling.bk // (tiling.threads * width)
+    return Part(operand, which, outer, pad, width, vector, count, tiling.bk, flat)
 
 
 def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
@@ -110,20 +136,16 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
     """
     t = tiling
-    lines = [
-        f"constexpr int {name(key)} = {value};"
-        for key, value in (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), ("thread_m", t.tm), ("thread_n", t.tn),
-                           ("thread_count", t.threads))
-    ]  # fmt: skip
+    own = (("warp_m", 4 * t.tm), ("warp_n", 8 * t.tn)) if t.tensor else (("thread_m", t.tm), ("thread_n", t.tn))
+    sizes = (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), *own, ("thread_count", t.threads))
+    lines = [f"constexpr int {name(key)} = {value};" for key, value in sizes]
     buffers = f"[{t.buffers}]" if t.buffers > 1 else ""
-    for p in parts:
-        extent = name("tile_m" if p.which == "a" else "tile_n") + (f" + {p.pad}" if p.pad else "")
-        lines.append(
-            f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
-        )
+    lines += [
+        f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}{p.extents(name)};" for p in parts
+    ]
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
-        *_thread_place(t, name),
+        *(matmul_tensor.place(t.across // 8, name, unit) if t.tensor else _thread_place(t, name)),
         f"const int {name('first_row')} = {'0' if form.alone else 'blockIdx.y * ' + name('tile_m')};",
         f"const int {name('first_col')} = {'0' if form.alone else 'blockIdx.x * ' + name('tile_n')};",
         *_depth(form, name),
@@ -137,13 +159,19 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
                 f"const bool {name(p.which + '_aligned')} = {grouped_text(p.operand.stride)} % {p.width} == 0 && "
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
-    if t.exchanged:
-        lines.append(
-            f"alignas(16) __shared__ {form.accumulator} {name('out_tile')}[{t.threads // 32}][{32 * t.exchanged}];"
-        )
-    lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
+    if t.tensor:
+        lines += matmul_tensor.sums(name, unit)
+    else:
+        if t.exchanged:
+            lines.append(
+                f"alignas(16) __shared__ {form.accumulator} {name('out_tile')}[{t.threads // 32}][{32 * t.exchanged}];"
+            )
+        lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
     write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
     lines += write(form, t, parts, name, unit)
+    if t.tensor:
+        roomier = max(parts, key=lambda p: p.elements)
+        lines += matmul_tensor.handing_on(name(roomier.which + "_tile"), t.buffers > 1, name, unit)
     return "\n".join(lines)
 
 
@@ -233,17 +261,17 @@ def _copy(form: Product, p: Part, first_k: str, buffer: str, name: Callable[[str
     """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
     outer, k = _place(p, name)
     (far, near), (far_end, near_end) = _ranges(form, p, name)
-    source, tile, e = name("source"), name(p.which + "_tile"), name("e")
+    source, e = name("source"), name("e")
     size = _COPIED[p.operand.element]
     inside = f"{far} < {far_end} && {near} < {near_end}"
     body = _source(form, p, first_k, outer, k, name)
     if p.width == 1:
-        place = f"&{tile}{buffer}[{k}][{outer}]"
+        place = f"&{p.element(buffer, outer, k, name)}"
         body.append(
             f"__pipeline_memcpy_async({place}, {inside} ? {source} : {p.operand.array}, {size}, {inside} ? 0 : {size});"
         )
         return _loop(p, body, name, unit)
-    place = f"&{tile}{buffer}[{k}][{outer}"
+    place = f"&{p.element(buffer, outer, k, name)}".removesuffix("]")
     within = f"{far} < {far_end} && {near} + {e} < {near_end}"
     body += [
         f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
@@ -396,16 +424,17 @@ def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit
 
 def _store(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
     outer, k = _place(p, name)
-    tile, v, e = name(p.which + "_tile"), name("v"), name("e")
+    v, e = name("v"), name("e")
     held = f"{name(p.which + '_next')}[{v}" + ("]" if p.width == 1 else f" * {p.width} + {e}]")
     value = p.operand.conversion.replace("@", held)
     if p.width == 1:
-        return _loop(p, [f"{tile}{buffer}[{k}][{outer}] = {value};"], name, unit)
-    place = f"[{k} + {e}][{outer}]" if p.operand.along == "k" else f"[{k}][{outer} + {e}]"
+        return _loop(p, [f"{p.element(buffer, outer, k, name)} = {value};"], name, unit)
+    along_k = p.operand.along == "k"
+    place = p.element(buffer, outer if along_k else f"{outer} + {e}", f"{k} + {e}" if along_k else k, name)
     body = [
         "#pragma unroll",
         f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{tile}{buffer}{place} = {value};",
+        f"{unit}{place} = {value};",
         "}",
     ]
     return _loop(p, body, name, unit)
@@ -428,8 +457,13 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> s
 
 
 def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
-    k, i, j = name("k_in"), name("i"), name("j")
     a, b = parts
+    if t.tensor:
+        of = {"a": a, "b": b}
+        return matmul_tensor.multiply(
+            t.tm // 4, t.tn, lambda which, outer, at: of[which].element(buffer, outer, at, name), name, unit
+        )
+    k, i, j = name("k_in"), name("i"), name("j")
     body = []
     for p, index, count, mine in ((a, i, "thread_m", "thread_row"), (b, j, "thread_n", "thread_col")):
         body += [

@@ -94,7 +94,7 @@ def test_every_tiling_compiles() -> None:
     found = propose(site, "matmul_tile")
     assert len(found) >= 8
     for proposal in found:
-        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers", "copies", "square"}
+        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers", "copies", "square", "tensor"}
         compiles(after(site, proposal))
 
 
