@@ -1,35 +1,16 @@
-"""The product of two tiles on tensor cores, in single precision: every factor is the sum of two that TF32 holds.
-
-Source: Ootomo and Yokota, "Recovering Single Precision Accuracy from Tensor Cores While Surpassing the FP32 Theoretical Peak
-Performance" (2022): three products, without that of the two rests; sums over the tiles are rounded outside of the tensor cores.
-PTX ISA, "Matrix Fragments for mma.m16n8k8", for the elements that each thread holds.
-"""
+"""The product of two tiles on tensor cores, in single precision (`engine/rules/idioms/tensor_cores.py`)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from engine.rewrite.snippet_template import template
+from engine.rules.idioms.tensor_cores import INDEPENDENT
 
-# Their tensor cores multiply in TF32 at four times the rate of single precision and more, so that three products pay.
-_ARCHITECTURES = frozenset({"80", "90", "100", "103"})
 # Elements behind each row of a tile, so that the 32 elements that a warp reads at once are in banks of their own: eight rows of four
 # neighbours each where the tile's rows run along k, else four rows of eight.
 PAD_ALONG_K, PAD_ACROSS = 4, 8
-_INDEPENDENT = 8  # products that hide the latency of one
 Names = Callable[[str], str]
-
-
-def worthwhile(arch: str) -> bool:
-    """Whether an architecture's tensor cores are so much faster that three products take less time than one."""
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    return found is not None and found[1] in _ARCHITECTURES
-
-
-def functions(name: Names) -> str:
-    """The device functions that the product calls."""
-    return "".join(line + "\n" for line in _section("mma", name, "    "))
 
 
 def place(across: int, name: Names, unit: str) -> list[str]:
@@ -51,7 +32,7 @@ def multiply(down: int, across: int, element: Callable[[str, str, str], str], na
     group, member = name("group"), name("member")
     a = element("a", f"{name('warp_row')} + ({i} + {p}) * 16 + {group} + {e} % 2 * 8", f"{k} + {member} + {e} / 2 * 4")
     b = element("b", f"{name('warp_col')} + {j} * 8 + {group}", f"{k} + {member} + {e} * 4")
-    together = next(n for n in (4, 2, 1) if down % n == 0 and (n * across <= _INDEPENDENT or n == 1))
+    together = next(n for n in (4, 2, 1) if down % n == 0 and (n * across <= INDEPENDENT or n == 1))
     return _section("multiply", name, unit, a_element=a, b_element=b, down=str(together))
 
 
@@ -79,15 +60,4 @@ def _section(section: str, name: Names, unit: str, **values: str) -> list[str]:
     return written.removesuffix("\n").replace("    ", unit).split("\n")
 
 
-__all__ = [
-    "PAD_ACROSS",
-    "PAD_ALONG_K",
-    "functions",
-    "handed_on",
-    "handing_on",
-    "multiply",
-    "place",
-    "results",
-    "sums",
-    "worthwhile",
-]
+__all__ = ["PAD_ACROSS", "PAD_ALONG_K", "handed_on", "handing_on", "multiply", "place", "results", "sums"]

@@ -11,6 +11,7 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
+from engine.rules.idioms.tensor_cores import functions, worthwhile
 from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, tile_body
 from engine.rules.matmul.matmul_form import Product, product
@@ -138,7 +139,7 @@ def _on_tensor_cores(found: _Multiplication) -> bool:
     """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
     form = found.form
     types = {form.accumulator, *(o.type for o in (form.a, form.b))}
-    return not form.alone and types == {"float"} and matmul_tensor.worthwhile(found.site.target.arch)
+    return not form.alone and types == {"float"} and worthwhile(found.site.target.arch)
 
 
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
@@ -228,7 +229,7 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     blocks.append(reindent(used, "", indent))
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     header = "cuda_pipeline.h" if tiling.copies else None
-    edits += site.define(matmul_tensor.functions(name), header) if tiling.tensor else site.include(header)
+    edits += site.define(functions(name), header) if tiling.tensor else site.include(header)
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
 
