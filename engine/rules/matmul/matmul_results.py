@@ -9,8 +9,9 @@ from engine.cuda.syntax import children, names, text
 from engine.rewrite import Node, Scope, Site
 from engine.rewrite.wording import grouped_text, replace_name
 from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_code import Tiling, indented, local_place
+from engine.rules.matmul.matmul_code import local_place
 from engine.rules.matmul.matmul_form import Product
+from engine.rules.matmul.matmul_loads import Tiling, indented
 
 _VECTORS = {"float": "float4", "int": "int4", "unsigned": "uint4", "unsigned int": "uint4"}
 WIDTH = 4

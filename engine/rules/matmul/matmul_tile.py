@@ -13,8 +13,9 @@ from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, prop
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms.tensor_cores import functions, worthwhile
 from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, tile_body
+from engine.rules.matmul.matmul_code import tile_body
 from engine.rules.matmul.matmul_form import Product, product
+from engine.rules.matmul.matmul_loads import Part, Tiling, indented, part
 from engine.rules.matmul.matmul_mask import masks
 from engine.rules.matmul.matmul_results import WIDTH, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
@@ -30,7 +31,7 @@ _TILINGS = (
     Tiling(128, 256, 8, 8, 16, 2, square=True),
     Tiling(128, 64, 16, 8, 4, 2),
     Tiling(64, 64, 16, 4, 4, 2),
-    Tiling(64, 128, 16, 8, 8, 1, square=True),
+    Tiling(64, 128, 16, 8, 8, 2, square=True),
     Tiling(128, 128, 8, 8, 8, 1),
     Tiling(64, 64, 16, 4, 4, 1),
     Tiling(64, 64, 8, 8, 8, 2),

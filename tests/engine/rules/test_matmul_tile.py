@@ -101,7 +101,7 @@ def test_every_tiling_compiles() -> None:
 def test_machine_code_of_the_large_tile() -> None:
     code = machine_code(one(site_of(PLAIN), "matmul_tile", bm=128, bn=128, bk=8, buffers=2))
     assert len(re.findall(r"\bFFMA\b", code)) >= 512
-    assert len(re.findall(r"\bLDS\.128\b", code)) <= 32
+    assert len(re.findall(r"\bLDS\.128\b", code)) <= 32 + 4  # the first k of the first tile comes before the loop
     product = code[: code.rindex("FFMA")]
     assert not re.findall(r"\bLDS\b(?!\.128)", product)
     assert len(re.findall(r"\bLDS\b(?!\.128)", code)) == 64  # a result each, from the thread that has it
