@@ -56,32 +56,14 @@ OPTIML_INLINE uint32_t pair(const H_ &low, const H_ &high) {
 OPTIML_INLINE unsigned lane() {
     return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
-// `mma.m16n8k8` in TF32. Of a warp's factors lane 4g + t holds the elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the first and
-// (t, g), (t + 4, g) of the second, and of sums (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) (PTX ISA, "Matrix Fragments for mma.m16n8k8").
+// `mma.m16n8k8` in TF32: the lane's elements of the two matrices and of the sums.
 struct Tf32First { uint32_t of[4]; };
 struct Tf32Second { uint32_t of[2]; };
 struct Tf32Sums { float of[4]; };
-// The factors of each warp's lanes, in turn in two places: one barrier keeps a lane from the next factors until all have these. Blocks follow
-// each other in the same places, which is no race.
-inline uint32_t tf32_factors[2][32][32][6];
-inline uint8_t tf32_turns[32][32];
-inline __attribute__((noinline, no_sanitize("thread"))) void tf32_product(float (&to)[4], const Tf32First &first, const Tf32Second &second,
-                                                                         const Tf32Sums &sums, OPTIML_WHERE) {
-    const unsigned warp = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32, own = lane();
-    auto &held = tf32_factors[tf32_turns[warp][own] ^= 1][warp];
-    __builtin_memcpy(held[own], first.of, sizeof(first.of));
-    __builtin_memcpy(held[own] + 4, second.of, sizeof(second.of));
-    __syncwarp(~0u, line, file);
-    for (unsigned e = 0; e < 4; ++e) {
-        to[e] = sums.of[e];
-        for (unsigned k = 0; k < 8; ++k) {
-            const uint32_t left = held[(own & ~3u) + k % 4][k / 4 * 2 + e / 2], right = held[(own % 4 * 2 + e % 2) * 4 + k % 4][4 + k / 4];
-            float a, b;  // a number's upper 19 bits
-            const uint32_t taken[2] = {left & 0xffffe000u, right & 0xffffe000u};
-            __builtin_memcpy(&a, &taken[0], 4), __builtin_memcpy(&b, &taken[1], 4);
-            to[e] += a * b;
-        }
-    }
+OPTIML_INLINE void tf32_product(float (&to)[4], const Tf32First &first, const Tf32Second &second, const Tf32Sums &sums, OPTIML_WHERE) {
+    const uint32_t factors[6] = {first.of[0], first.of[1], first.of[2], first.of[3], second.of[0], second.of[1]};
+    for (int e = 0; e < 4; ++e) to[e] = sums.of[e];
+    optiml_tf32_product(to, factors, line, file);
 }
 }  // namespace optiml
 OPTIML_INLINE size_t __cvta_generic_to_shared(const void *p) {
