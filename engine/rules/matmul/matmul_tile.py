@@ -280,10 +280,13 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
     within = f"{form.row.name} < {form.rows} && {form.column.name} < {form.columns}"
     if store is None:
-        body = using.statements(one.value)
+        # Handed on, the result is loaded before the author's conditions, so that these need no branch.
+        handed, value = using.tiling.exchanged or using.tiling.tensor, name("result")
+        body = using.statements(value if handed else one.value)
         if form.alone:
             body = [f"if ({within}) {{", *indented(body, unit), "}"]
-        body = [row, f"{form.column.type} {form.column.name} = {name('first_col')} + {one.column};", *body]
+        taken = [f"const {form.accumulator} {value} = {one.value};"] if handed else []
+        body = [row, f"{form.column.type} {form.column.name} = {name('first_col')} + {one.column};", *taken, *body]
     else:
         first, e, held = name("col_at"), name("e"), name("kept")
         column = f"{form.column.type} {form.column.name} = {first} + {e};"
