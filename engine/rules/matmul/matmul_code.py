@@ -42,7 +42,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
         *(matmul_tensor.place(t.across // 8, name, unit) if t.tensor else _thread_place(t, name)),
-        f"const int {name('first_row')} = {'0' if form.alone else _block_row(form) + ' * ' + name('tile_m')};",
+        f"const int {name('first_row')} = {'0' if form.alone else 'blockIdx.y * ' + name('tile_m')};",
         f"const int {name('first_col')} = {'0' if form.alone else 'blockIdx.x * ' + name('tile_n')};",
         *_depth(form, name),
     ]
@@ -69,12 +69,6 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
         roomier = max(parts, key=lambda p: p.elements)
         lines += matmul_tensor.handing_on(name(roomier.which + "_tile"), t.buffers > 1, name, unit)
     return "\n".join(lines)
-
-
-def _block_row(form: Product) -> str:
-    """The block's row of tiles. Where a mask leaves more of the last rows, these begin: blocks without work are the ones to end with."""
-    more_in_last = any(c.last_row for m in form.masks for c in m.corners)
-    return "(gridDim.y - 1 - blockIdx.y)" if more_in_last else "blockIdx.y"
 
 
 def _depth(form: Product, name: Callable[[str], str]) -> list[str]:

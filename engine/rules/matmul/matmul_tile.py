@@ -43,10 +43,9 @@ _TILINGS = (
 )
 _TENSOR_TILINGS = (
     Tiling(128, 128, 16, 16, 8, 2, copies=True, square=True, tensor=True),
-    Tiling(128, 128, 8, 16, 4, 3, copies=True, square=True, tensor=True),
-    Tiling(64, 128, 16, 8, 8, 2, copies=True, square=True, tensor=True),
     Tiling(128, 128, 16, 8, 8, 2, copies=True, square=True, tensor=True),
     Tiling(64, 128, 16, 8, 4, 2, copies=True, square=True, tensor=True),
+    Tiling(128, 128, 8, 16, 4, 3, copies=True, square=True, tensor=True),
 )
 # What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
 _OPEN = {

@@ -47,9 +47,11 @@ def test_what_a_warp_computes_and_hands_on() -> None:
     assert "const int warp_row = tid / 32 / 4 * warp_m;" in code
     assert "reinterpret_cast<float (*)[8][warp_n + 8]>(&b_tile[0][0][0]);" in code
     assert code.endswith(
-        """                float sum = 0.0f;
-                if (isfinite(out_tile[tid / 32][at / warp_n][at % warp_n])) {
-                    sum += out_tile[tid / 32][at / warp_n][at % warp_n];
+        """            const float result = out_tile[tid / 32][at / warp_n][at % warp_n];
+            if (row < m && col < n) {
+                float sum = 0.0f;
+                if (isfinite(result)) {
+                    sum += result;
                 } else {
                     for (int i = 0; i < k; ++i) {
                         sum += a[row * k + i] * b[i * n + col];
