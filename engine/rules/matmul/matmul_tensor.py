@@ -46,6 +46,11 @@ def handing_on(tile: str, buffered: bool, name: Names, unit: str) -> list[str]:
     return _section("handing_on", name, unit, tile=tile, first="[0]" if buffered else "")
 
 
+def finite(name: Names, unit: str) -> list[str]:
+    """Whether all of the thread's sums are numbers and finite, as `finite`."""
+    return _section("finite", name, unit)
+
+
 def results(name: Names, unit: str) -> tuple[list[str], str, str, str]:
     """The opening of the two loops over the warp's results, and C text of the row, the column and the value of the thread's own one."""
     at, per = name("at"), name("warp_n")
@@ -60,4 +65,4 @@ def _section(section: str, name: Names, unit: str, **values: str) -> list[str]:
     return written.removesuffix("\n").replace("    ", unit).split("\n")
 
 
-__all__ = ["PAD_ACROSS", "PAD_ALONG_K", "handed_on", "handing_on", "multiply", "place", "results", "sums"]
+__all__ = ["PAD_ACROSS", "PAD_ALONG_K", "finite", "handed_on", "handing_on", "multiply", "place", "results", "sums"]

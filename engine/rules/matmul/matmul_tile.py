@@ -17,7 +17,7 @@ from engine.rules.matmul.matmul_code import tile_body
 from engine.rules.matmul.matmul_form import Product, product
 from engine.rules.matmul.matmul_loads import Part, Tiling, indented, part
 from engine.rules.matmul.matmul_mask import masks
-from engine.rules.matmul.matmul_results import WIDTH, VectorStore, result, vector_store
+from engine.rules.matmul.matmul_results import WIDTH, Result, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 from engine.rules.rows.row_parallel import fits_bounds
 
@@ -42,9 +42,9 @@ _TILINGS = (
     Tiling(16, 16, 16, 1, 1, 1),
 )
 _TENSOR_TILINGS = (
-    Tiling(128, 128, 16, 16, 8, 2, copies=True, square=True, tensor=True),
     Tiling(128, 128, 16, 8, 8, 2, copies=True, square=True, tensor=True),
     Tiling(64, 128, 16, 8, 4, 2, copies=True, square=True, tensor=True),
+    Tiling(128, 128, 16, 16, 8, 2, copies=True, square=True, tensor=True),
     Tiling(128, 128, 8, 16, 4, 3, copies=True, square=True, tensor=True),
 )
 # What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
@@ -244,10 +244,10 @@ class _Using:
     kept: list[Node]
     name: Callable[[str], str]
 
-    def statements(self, value: str, *changes: tuple[int, int, str]) -> list[str]:
-        """The statements for the result `value`, without indentation of their own."""
+    def statements(self, value: str | None, *changes: tuple[int, int, str]) -> list[str]:
+        """The statements for the result `value`, without indentation of their own; with the author's loop where it is None."""
         lines: list[str] = []
-        added = self._added(value)
+        added = f"{self.form.target} {self.form.sign}= {value};" if value is not None else None
         for statement in self.kept:
             own = self.site.indent_at(statement.start_byte)
             inside = [c for c in changes if statement.start_byte <= c[0] and c[1] <= statement.end_byte]
@@ -257,30 +257,18 @@ class _Using:
             )
         return lines
 
-    def _added(self, value: str) -> str:
-        """What stands for the loop of the result `value`.
-
-        One that is infinite or no number has the author's loop: a part of a factor may overflow where the factor does not, and the other
-        part of an infinite factor is no number.
-        """
-        added = f"{self.form.target} {self.form.sign}= {value};"
-        if not self.tiling.tensor:
-            return added
-        site, loop = self.site, self.form.loop.node
-        own, unit = site.indent_at(loop.start_byte), site.indent_unit
-        plain = reindent(own + site.render(loop.start_byte, loop.end_byte, []), own, own + unit)
-        return f"if (isfinite({value})) {{\n{own}{unit}{added}\n{own}}} else {{\n{plain}\n{own}}}"
-
 
 def _used(using: _Using, store: VectorStore | None) -> str:
     """The loops in which the results are used."""
     form, name, unit = using.form, using.name, using.site.indent_unit
     one = result(using.tiling, name, unit, WIDTH if store is not None else 1)
+    if using.tiling.tensor:
+        return _used_on_tensor_cores(using, one)
     row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
     within = f"{form.row.name} < {form.rows} && {form.column.name} < {form.columns}"
     if store is None:
         # Handed on, the result is loaded before the author's conditions, so that these need no branch.
-        handed, value = using.tiling.exchanged or using.tiling.tensor, name("result")
+        handed, value = using.tiling.exchanged, name("result")
         body = using.statements(value if handed else one.value)
         if form.alone:
             body = [f"if ({within}) {{", *indented(body, unit), "}"]
@@ -311,6 +299,39 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     return "\n".join([*before, *one.opening, *indented(body, unit * one.depth), *closing])
 
 
+def _used_on_tensor_cores(using: _Using, one: Result) -> str:
+    """The loops in which a warp's results are used, or computed by the author's loop.
+
+    That computes them where one is infinite or no number: a part of a factor may overflow where the factor does not, and the other
+    part of an infinite factor is no number.
+    """
+    form, name, unit = using.form, using.name, using.site.indent_unit
+
+    def places(row: str, column: str) -> list[str]:
+        return [
+            f"{form.row.type} {form.row.name} = {name('first_row')} + {row};",
+            f"{form.column.type} {form.column.name} = {name('first_col')} + {column};",
+        ]
+
+    at, per = name("at"), name("warp_n")
+    taken = f"const {form.accumulator} {name('result')} = {one.value};"
+    fast = [*places(one.row, one.column), taken, *using.statements(name("result"))]
+    slow = [
+        *places(f"{name('warp_row')} + {at} / {per}", f"{name('warp_col')} + {at} % {per}"),
+        *using.statements(None),
+    ]
+    return "\n".join([
+        *matmul_tensor.finite(name, unit),
+        f"if (__all_sync(0xffffffffu, {name('finite')})) {{",
+        *indented([*one.opening, *indented(fast, unit * one.depth), *(f"{unit * n}}}" for n in reversed(range(one.depth)))], unit),
+        "} else {  // parts of factors overflow where factors do not",
+        f"{unit}for (int {at} = {name('tid')} % 32; {at} < {name('warp_m')} * {per}; {at} += 32) {{",
+        *indented(slow, unit * 2),
+        f"{unit}}}",
+        "}",
+    ])  # fmt: skip
+
+
 def _verbatim(site: Site, node: Node) -> str:
     return site.indent_at(node.start_byte) + site.render(node.start_byte, node.end_byte)
 
@@ -330,10 +351,10 @@ def _kept(form: Product, body: Node) -> list[Node]:
     return [n for n in kept if drop is None or n != drop or n.type != "preproc_call"]
 
 
-def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int, str]]:
+def _changes(form: Product, statement: Node, added: str | None) -> list[tuple[int, int, str]]:
     loop = form.loop.node
     changes = []
-    if statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
+    if added is not None and statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
         before = loop.prev_named_sibling
         start = loop.start_byte
         if before is not None and before.type == "preproc_call" and before.start_byte >= statement.start_byte:

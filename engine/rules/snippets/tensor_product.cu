@@ -51,6 +51,18 @@ for (int $i = 0; $i < $warp_m / 16; $i += $down) {
 //: handing_on
 __syncthreads();  // the place of the tiles serves to hand on results
 float (*const $out_tile)[8][$warp_n + 8] = reinterpret_cast<float (*)[8][$warp_n + 8]>(&$tile$first[0][0]);
+//: finite
+bool $finite = true;
+#pragma unroll
+for (int $i = 0; $i < $warp_m / 16; ++$i) {
+    #pragma unroll
+    for (int $j = 0; $j < $warp_n / 8; ++$j) {
+        #pragma unroll
+        for (int $e = 0; $e < 4; ++$e) {
+            $finite = $finite && isfinite($sums[$i][$j][$e]);
+        }
+    }
+}
 //: results
 #pragma unroll
 for (int $i = 0; $i < $warp_m / 8; ++$i) {  // eight rows of the warp's results

@@ -46,16 +46,25 @@ def test_what_a_warp_computes_and_hands_on() -> None:
     assert "alignas(16) __shared__ float b_tile[2][tile_k][tile_n + 8];" in code
     assert "const int warp_row = tid / 32 / 4 * warp_m;" in code
     assert "reinterpret_cast<float (*)[8][warp_n + 8]>(&b_tile[0][0][0]);" in code
+    assert "            finite = finite && isfinite(sums[i2][j][e]);" in code
+    assert (
+        """                const float result = out_tile[tid / 32][at / warp_n][at % warp_n];
+                if (row < m && col < n) {
+                    float sum = 0.0f;
+                    sum += result;
+                    c[row * n + col] = sum;
+"""
+        in code
+    )
     assert code.endswith(
-        """            const float result = out_tile[tid / 32][at / warp_n][at % warp_n];
+        """    } else {  // parts of factors overflow where factors do not
+        for (int at = tid % 32; at < warp_m * warp_n; at += 32) {
+            int row = first_row + warp_row + at / warp_n;
+            int col = first_col + warp_col + at % warp_n;
             if (row < m && col < n) {
                 float sum = 0.0f;
-                if (isfinite(result)) {
-                    sum += result;
-                } else {
-                    for (int i = 0; i < k; ++i) {
-                        sum += a[row * k + i] * b[i * n + col];
-                    }
+                for (int i = 0; i < k; ++i) {
+                    sum += a[row * k + i] * b[i * n + col];
                 }
                 c[row * n + col] = sum;
             }
