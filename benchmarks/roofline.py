@@ -21,6 +21,9 @@ TABLE = Path(__file__).parent / "suite" / "roofline.toml"
 # of the CUDA C++ Programming Guide's table of arithmetic instructions, as `engine.predict.targets` has them.
 _RATES: Mapping[str, Callable[[Figures], float]] = {
     "special": lambda figures: _per_second(figures, figures.mufu_lanes),  # sine, logarithm, reciprocal, root: one each
+    "instructions": lambda figures: _per_second(
+        figures, 32 * figures.schedulers
+    ),  # of a lane, multiply-adds count once
     "integer": lambda figures: _per_second(figures, figures.int_lanes),
     "conversions": lambda figures: _per_second(figures, figures.int_lanes),
     "shared_bytes": lambda figures: _per_second(figures, figures.l1_bytes_clock),

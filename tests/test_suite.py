@@ -86,7 +86,9 @@ def test_a_kernel_of_special_functions_is_held_against_their_rate() -> None:
     assert roofline.floor(spec, spec.time[0], plain, FIGURES.dram_bytes_s, FIGURES).limit == "fp32"
 
 
-@pytest.mark.parametrize("work", ["special", "integer", "conversions", "shared_bytes", "l2_bytes", "atomics"])
+@pytest.mark.parametrize(
+    "work", ["special", "integer", "conversions", "instructions", "shared_bytes", "l2_bytes", "atomics"]
+)
 def test_each_part_of_the_device_has_a_floor_of_its_own(work: str) -> None:
     spec, _ = find_spec(ROOT, ROOT / "benchmarks" / "suite" / "adamw.cu")
     floor = roofline.floor(

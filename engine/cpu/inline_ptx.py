@@ -40,6 +40,7 @@ _APPROX = {"ex2": "exp2f", "lg2": "log2f", "rcp": "1.0f/", "sqrt": "sqrtf", "rsq
            "tanh": "tanhf"}  # fmt: skip
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor",
            "exch": "atomicExch", "cas": "atomicCAS", "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
+_TF32_PRODUCT = ("mma", "sync", "aligned", "m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32")
 # Instructions that order or hint.
 _NOTHING = re.compile(
     r"(?:membar|fence|griddepcontrol|nanosleep|prefetch\w*|createpolicy|"
@@ -276,6 +277,8 @@ def _written(i: _PtxInstruction) -> str:
         )
     if name in ("bar", "barrier") and i.has("sync") and operands == ("0",):
         return "__syncthreads();"
+    if i.parts == _TF32_PRODUCT and len(operands) == 4:
+        return f"{{ float d[4]; optiml::tf32_product(d, {', '.join(operands[1:])}); {_put(to, 'd')} }}"
     if name == "shfl" and i.has("sync") and len(operands) == 5 and i.kind == "b32":
         how = {"idx": "", "up": "_up", "down": "_down", "bfly": "_xor"}.get(i.parts[2])
         if how is not None and to.startswith("optiml_"):
@@ -304,6 +307,11 @@ def _written(i: _PtxInstruction) -> str:
     if name == "trap":
         return "__trap();"
     return _computed(i, name, kind)
+
+
+def _put(registers: str, array: str) -> str:
+    """The elements of an array into `{a, b, …}`."""
+    return " ".join(f"{r} = {array}[{n}];" for n, r in enumerate(registers[1:-1].split(",")))
 
 
 def _computed(i: _PtxInstruction, name: str, kind: str) -> str:

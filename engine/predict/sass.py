@@ -32,6 +32,10 @@ _FP64 = {"DFMA", "DADD", "DMUL", "DSETP", "DMNMX"}
 _MUFU = {"MUFU", "F2I", "I2F", "F2F", "FRND", "POPC", "FLO"}
 
 
+_SHAPE = re.compile(r"\.(16|8)8(4|8|16|32|64)\b")
+_PER_ELEMENT = {"DMMA": 8.0, "IMMA": 0.25, "QMMA": 0.25}
+
+
 @dataclass(frozen=True)
 class MemoryInstruction:
     """One load, store or atomic: bytes per lane and the source line, 0 where not compiled in."""
@@ -66,6 +70,9 @@ class Loop:
     shared_batches: int
     trips: int = 0  # how often it is gone through where a counter from 0 to a constant ends it; 0: not known
     line: int = 0  # the source line of most of its instructions
+    products: float = (
+        0.0  # its matrix instructions as products of 16 x 8 x 8 elements in TF32, by the time that they take
+    )
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,7 @@ def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
     counts = dict.fromkeys(("instructions", "fp32", "fp64", "mufu", "shuffles", "barriers", "local", "tensor"), 0)
     memory: list[MemoryInstruction] = []
     loads = 0
+    products = 0.0
     waiting: dict[Space, set[int]] = {"global": set(), "shared": set()}
     batches: dict[Space, int] = {"global": 0, "shared": 0}
     for instruction in body:
@@ -186,6 +194,7 @@ def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
             counts["local"] += 1
         elif base.endswith("MMA") and base != "HFMA2":
             counts["tensor"] += 1
+            products += _products(base, instruction.name)
     for space, registers in waiting.items():
         if registers:  # used behind the loop, or in its next trip
             batches[space] += 1
@@ -193,8 +202,15 @@ def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
         batches["global"] = 1  # asynchronous copies
     return Loop(
         parent, depth, memory=tuple(memory), loads=loads, load_batches=batches["global"],
-        shared_batches=batches["shared"], trips=_trips(body) if depth else 0, line=_line(body), **counts,
+        shared_batches=batches["shared"], trips=_trips(body) if depth else 0, line=_line(body), products=products, **counts,
     )  # fmt: skip
+
+
+def _products(base: str, name: str) -> float:
+    """A matrix instruction as products of 16 x 8 x 8 elements in TF32: types of half the size take half the time [H, A: peak rates]."""
+    shape = _SHAPE.search(name)
+    elements = int(shape[1]) * 8 * int(shape[2]) if shape else 1024
+    return elements / 1024 * (0.5 if base == "HMMA" and ".TF32" not in name else _PER_ELEMENT.get(base, 1.0))
 
 
 def _line(body: list[_Instruction]) -> int:

@@ -34,6 +34,8 @@ class Figures:
     register_unit: int = 256  # registers are given to a warp in these units [TG, cuda_occupancy.h]
     shared_unit: int = 128  # bytes; shared memory is given to a block in these units [cuda_occupancy.h]
     registers_per_thread: int = 255  # [TG]
+    # Of a scheduler, for a warp's product of 16 x 8 x 8 elements in TF32 [G, L: dense peak].
+    product_clocks: float = 32.0
     dram_latency_s: float = 0.40e-6  # [M] column sums on an H200, one load in flight per thread: 0.39 to 0.41 µs
 
 
@@ -42,14 +44,15 @@ _SHARE = 0.87
 
 _TABLE = {
     # H200 SXM: 132 multiprocessors, 1.98 GHz [H]; 60 MB of L2, as the driver says [M]; a copy reaches 4.17 TB/s [M]; L2 at 5,300 bytes a
-    # clock, slightly above the A100's [O].
+    # clock, slightly above the A100's [O]; a product in TF32 by `mma.sync` takes a scheduler 7.3 clocks [M].
     "sm_90": Figures(
-        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 60 << 20, 10.5e12, 128, 64
+        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 60 << 20, 10.5e12, 128, 64,
+        product_clocks=7.3,
     ),
-    # A100 SXM 80 GB: 108 multiprocessors, 2.04 TB/s, 40 MB of L2, 1.41 GHz [A]; L2 5120 bytes per clock [A].
+    # A100 SXM 80 GB: 108 multiprocessors, 2.04 TB/s, 40 MB of L2, 1.41 GHz [A]; L2 5120 bytes per clock [A]; TF32 at its dense peak [A].
     "sm_80": Figures(
         "A100", Target("sm_80", multiprocessors=108, shared_per_sm=167936), 1.41e9, 2.04e12 * _SHARE, 40 << 20, 7.2e12,
-        64, 32,
+        64, 32, product_clocks=8.0,
     ),
     # RTX 3090: 82 multiprocessors, 936 GB/s, 6 MB of L2, 1.70 GHz [G].
     "sm_86": Figures(

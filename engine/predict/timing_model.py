@@ -280,6 +280,7 @@ def _terms(step: _Launched, figures: Figures, fitted: Fitted) -> dict[Bound, flo
         executed("fp32") * 32 / figures.fp32_lanes,
         executed("fp64") * 32 / figures.fp64_lanes,
         executed("mufu") * 32 / figures.mufu_lanes,
+        executed("products") * figures.product_clocks / figures.schedulers,
     )
     compute = clocks / processors / clock * 1e6
 

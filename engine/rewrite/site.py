@@ -264,12 +264,19 @@ class Site:
         """Edits of the kernel's own file, by path."""
         return {self.program.kernel_file: tuple(sorted(edits, key=lambda e: e.span))}
 
-    def include(self, header: str) -> list[Edit]:
-        """The edit that includes a header in the kernel's file, before its other includes; none where it is included."""
-        if any(name == header for name, _, _ in self.unit.includes):
+    def include(self, header: str | None) -> list[Edit]:
+        """The edit that includes a header in the kernel's file, before its other includes; none where it is included, or none is given."""
+        if header is None or any(name == header for name, _, _ in self.unit.includes):
             return []
         start = min((span.start for _, _, span in self.unit.includes), default=3 if self.unit.bom else 0)
         return [Edit(Span(start, start), f"#include <{header}>\n")]
+
+    def define(self, text: str, header: str | None = None) -> list[Edit]:
+        """The edits that define something for the kernel, and include a header for it."""
+        start, included = self.declaration_start, self.include(header)
+        if any(edit.span.start == start for edit in included):
+            return [Edit(edit.span, f"{edit.text}\n{text}") for edit in included]
+        return [*included, Edit(Span(start, start), text)]
 
     def configs_after(self, edits: Mapping[str, Sequence[Edit]]) -> tuple[LaunchConfig, ...] | None:
         """The launches of all cases (as in `all_cases`) after the edits.

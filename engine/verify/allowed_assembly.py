@@ -1,4 +1,5 @@
-"""Inline assembly that an edit may add: asynchronous copies into shared memory with what waits for them, and approximations of functions.
+"""Inline assembly that an edit may add: asynchronous copies into shared memory with what waits for them, approximations of functions, and
+products of small matrices in TF32.
 
 Other assembly cannot be screened. These instructions are written so because no function of the language had them for years, or has them;
 the CPU path executes each of them, and has a copy arrive no sooner than it must (`engine/cpu/inline_ptx.py`).
@@ -19,6 +20,11 @@ _CODE = re.compile(
     r"cp\.async\.commit_group|cp\.async\.wait_group (?:\d|%0)|cp\.async\.wait_all);?"
 )
 _VALUE = re.compile(APPROXIMATION)
+_PRODUCT = re.compile(
+    r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 "
+    r"\{%0, ?%1, ?%2, ?%3\}, ?\{%4, ?%5, ?%6, ?%7\}, ?\{%8, ?%9\}, ?\{%0, ?%1, ?%2, ?%3\};?"
+)
+_FACTORS = ['"+f"'] * 4 + ['"r"'] * 6
 _CONSTRAINTS = frozenset({'"r"', '"l"', '"n"', '"memory"'})
 
 
@@ -41,7 +47,8 @@ def allowed_statements(tokens: Sequence[Token]) -> tuple[frozenset[int], tuple[s
         said = [t.text for t in rest if t.kind == "string"]
         copies = _CODE.fullmatch(plain) and set(said) <= _CONSTRAINTS
         values = _VALUE.fullmatch(plain) and said == ['"=f"', '"f"'] and [t.text for t in rest].count(":") == 2
-        if all(t.kind == "string" for t in code) and (copies or values):
+        product = _PRODUCT.fullmatch(plain) and said == _FACTORS and [t.text for t in rest].count(":") == 2
+        if all(t.kind == "string" for t in code) and (copies or values or product):
             starts.add(token.start)
             strings += [t.text for t in own if t.kind == "string"]
     return frozenset(starts), tuple(strings)

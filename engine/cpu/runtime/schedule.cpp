@@ -402,6 +402,28 @@ uint64_t optiml_warp(int op, unsigned mask, uint64_t value, int argument, int wi
     return self.result;
 }
 
+// Lane 4g + t holds the elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the first matrix, (t, g), (t + 4, g) of the second, and
+// (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) of the sums (PTX ISA, "Matrix Fragments for mma.m16n8k8").
+void optiml_tf32_product(float *sums, const uint32_t *factors, int line, const char *file) {
+    Fiber &self = *current;
+    self.turn ^= 1;
+    for (int k = 0; k < 6; ++k) self.factors[self.turn][k] = factors[k];  // memmove would be a write that ThreadSanitizer sees
+    optiml_warp(OPTIML_SYNC, ~0u, 0, 0, WARP, line, file);
+    const Fiber *lanes = &fibers[static_cast<size_t>(self.warp * WARP)];
+    const int group = self.lane / 4 * 4, pair = self.lane % 4 * 2;
+    auto taken = [](uint32_t bits) {  // a number's upper 19 bits
+        float value;
+        bits &= 0xffffe000u;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    };
+    for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 8; ++k) {
+            const uint32_t *first = lanes[group + k % 4].factors[self.turn], *second = lanes[(pair + e % 2) * 4 + k % 4].factors[self.turn];
+            sums[e] += taken(first[k / 4 * 2 + e / 2]) * taken(second[4 + k / 4]);
+        }
+}
+
 unsigned optiml_activemask(int line, const char *file) {
     suspend(Wait::Active, line, file);
     return static_cast<unsigned>(current->result);

@@ -100,6 +100,8 @@ struct Fiber {
     const char *leave_file = "";
     unsigned atomics = 0;
     bool fenced = false;
+    uint32_t factors[2][6] = {};  // of products of the warp, in turn: one barrier keeps a lane from the next ones until all have these
+    int turn = 0;
 };
 
 extern Job job;

@@ -15,18 +15,24 @@ from engine.cuda.polynomial import Polynomial, number
 from engine.cuda.syntax import text, walk
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
 from engine.rewrite.wording import ceil_div, grouped_text, reindent
+from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution
 from engine.rules.idioms.digits import composed
 from engine.rules.idioms.known_values import definition, in_parameters
+from engine.rules.idioms.tensor_cores import functions
 from engine.rules.rows.row_parallel import fits_bounds
 
-_NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies")
+_NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies", "tensor")
 # The first fill an SM's registers and lanes; the last are for few channels or small images.
 _CHOICES = (
     (16, 16, 32, 4, 2, 8, 4, 0), (16, 16, 64, 4, 2, 8, 4, 0), (16, 16, 64, 4, 2, 8, 4, 1), (32, 16, 64, 4, 2, 8, 4, 1),
     (16, 8, 64, 4, 2, 8, 4, 0), (32, 8, 32, 4, 2, 4, 4, 0), (16, 16, 16, 4, 2, 8, 2, 0), (32, 8, 16, 2, 2, 4, 4, 0),
     (32, 8, 8, 2, 2, 4, 4, 0), (16, 8, 8, 1, 1, 4, 4, 0), (32, 16, 4, 4, 1, 4, 4, 0), (32, 8, 2, 1, 1, 2, 4, 0),
     (64, 16, 1, 4, 1, 1, 1, 0), (32, 8, 1, 1, 1, 1, 1, 0),
+)  # fmt: skip
+_TENSOR_CHOICES = (
+    (16, 16, 32, 4, 4, 4, 8, 0), (16, 16, 32, 4, 4, 4, 8, 1), (16, 16, 32, 4, 2, 4, 8, 0),
+    (16, 8, 64, 4, 4, 4, 8, 0),
 )  # fmt: skip
 _OPEN = {
     "tile_w": (8, 16, 32, 64), "tile_h": (2, 4, 8, 16), "tile_k": (1, 2, 4, 8, 16, 32, 64, 128), "per_w": (1, 2, 4, 8),
@@ -51,6 +57,7 @@ class _Tile:
     per_k: int
     stage: int
     copies: int
+    tensor: int
 
     @property
     def threads(self) -> int:
@@ -97,6 +104,9 @@ class _Tile:
         if self.tile_k == 1:
             return 1
 
+        if self.tensor:  # 4 channels of 8 outputs are read at once
+            return _apart(self.tile_k, self.taps, 1)
+
         def met(pitch: int) -> int:
             places = (lane % self.tap_step * pitch + lane // self.tap_step for lane in range(_BANKS))
             return max(Counter(place % _BANKS for place in places).values())
@@ -108,6 +118,8 @@ class _Tile:
     def pitch(self) -> int:
         """Elements from one row of the image's tile to the next: as few lanes of a warp as possible meet in a bank."""
         step, far = self.per_w * self.form.x.stride, self.per_h * self.form.y.stride
+        if self.tensor:  # 4 channels of 8 pixels are read at once
+            return _apart(self.columns, self.rows, self.form.x.stride)
         wide = next(w for w in (4, 2, 1) if step % w == 0)
         first = -(-self.columns // wide) * wide
         lanes = min(_BANKS // wide, self.across * self.down)
@@ -124,6 +136,16 @@ class _Tile:
     def shared_bytes(self) -> int:
         elements = self.rows * self.pitch + self.taps * self.filter_pitch
         return (1 + self.copies) * self.stage * elements * _BYTES[self.form.image.element]
+
+
+def _apart(least: int, rows: int, step: int) -> int:
+    """Elements from one row to the next, so that few of 4 x 8 lanes, `rows` rows and `step` elements from each other, meet in a bank."""
+
+    def met(pitch: int) -> int:
+        places = (lane % 4 * rows * pitch + lane // 4 * step for lane in range(_BANKS))
+        return max(Counter(place % _BANKS for place in places).values())
+
+    return min(range(least, least + _BANKS), key=lambda pitch: (met(pitch), pitch))
 
 
 def _reach(axis: ImageAxis, outputs: int) -> int:
@@ -144,9 +166,11 @@ class ConvTile(MatchedRule[Convolution]):
     def space(self, match: Convolution) -> Space:
         """Tiles of no more channels than the layer has; a layer of few has the small ones first."""
         most = _most(match)
-        fitting = [c for c in _CHOICES if c[2] <= max(1, most)]
+        tensor = conv_tensor.possible(match)
+        fitting = [(*c, 1) for c in _TENSOR_CHOICES if tensor and c[2] <= most]
+        fitting += [(*c, 0) for c in [c for c in _CHOICES if c[2] <= max(1, most)][:8]]
         choices: list[tuple[Values, float]] = [
-            (dict(zip(_NAMES, c, strict=True)), 0.95 - 0.04 * k) for k, c in enumerate(fitting[:8])
+            (dict(zip(_NAMES, c, strict=True)), 0.95 - 0.04 * k) for k, c in enumerate(fitting)
         ]
         site, x, y = match.site, match.x, match.y
         bytes_ = _BYTES[match.image.element]
@@ -154,8 +178,9 @@ class ConvTile(MatchedRule[Convolution]):
         columns = f"((tile_w - 1) * {x.stride} + {(x.taps - 1) * x.step + 4})"
         return Space(
             choices,
-            _OPEN,
+            {**_OPEN, "tensor": (0, 1) if tensor else (0,)},
             (
+                *(conv_tensor.CONSTRAINTS if tensor else ()),
                 "tile_w % per_w == 0 && tile_h % per_h == 0 && tile_k % per_k == 0",
                 "per_w * per_h * per_k <= 128",
                 f"{_THREADS} >= 64 && {_THREADS} % 32 == 0 && {_THREADS} <= {min(512, site.target.max_threads_per_block)}",
@@ -176,12 +201,11 @@ class ConvTile(MatchedRule[Convolution]):
         grid, edit = _grid(tile), _edit(tile)
         if grid is None or edit is None:
             return None
-        header = site.include("cuda_pipeline.h") if tile.copies else []
-        bounds = _bounds(site, tile.threads, tile.per_w * tile.per_h * tile.per_k)
-        edits = merge(site.in_file(*header, *bounds, edit), site.launch_edits(grid=grid, block=(str(tile.threads),)))
+        edits = merge(site.in_file(*edit, *_bounds(tile)), site.launch_edits(grid=grid, block=(str(tile.threads),)))
         said = (
             f"Convolve tiles of {tile.tile_w}x{tile.tile_h} pixels and {tile.tile_k} channels in shared memory, "
             f"{tile.per_w}x{tile.per_h}x{tile.per_k} results per thread"
+            + (" on tensor cores (three products in TF32)" if tile.tensor else "")
             + (", copied asynchronously" if tile.copies else "")
         )
         return Change(said, edits) if edits is not None else None
@@ -235,22 +259,28 @@ def _grid(tile: _Tile) -> tuple[str, ...] | None:
     )
 
 
-def _bounds(site: Site, threads: int, results: int) -> list[Edit]:
+def _bounds(tile: _Tile) -> list[Edit]:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use."""
+    site, threads, results = tile.form.site, tile.threads, tile.per_w * tile.per_h * tile.per_k
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
     if site.kernel.limits_registers or node is None:
         return []
     blocks = (512 if results <= 64 else 256) // threads  # of 128 registers, or 255
+    if tile.tensor and results > 32:
+        blocks = (384 if results <= 64 else 256) // threads  # of 168: sums of a stage are kept apart
     text_ = f"__launch_bounds__({threads}, {blocks}) " if blocks > 1 else f"__launch_bounds__({threads}) "
     return [Edit(Span(node.start_byte, node.start_byte), text_)]
 
 
-def _edit(tile: _Tile) -> Edit | None:
-    """The kernel's new body."""
+def _edit(tile: _Tile) -> list[Edit] | None:
+    """The kernel's new body, and what it needs before it."""
     form, site = tile.form, tile.form.site
     names = site.fresh_names()
-    parts = template("engine.rules", "conv_tile").sections()
-    values = _values(tile)
+    parts = dict(template("engine.rules", "conv_tile").sections())
+    values = _values(tile, names)
+    if tile.tensor:
+        parts |= template("engine.rules", "conv_tensor").sections()
+        values |= conv_tensor.values(form, names, (tile.per_w, tile.per_h, tile.per_k), tile.stage)
 
     def fill(section: str, **more: str) -> str:
         given = {**values, **more}
@@ -272,17 +302,19 @@ def _edit(tile: _Tile) -> Edit | None:
     image = form.images
     defined = f"const {form.found.types[image[0]]} {image[0]} = {names('image_at')};" if image is not None else ""
     plain = "".join(f"{site.render(n.start_byte, n.end_byte)}\n" for n in form.found.plain)
-    body = plain + fill("body", image=defined) + fill("places", tests=_tests(form, names))
+    body = plain + fill("body", image=defined, own=fill("own")) + fill("places", tests=_tests(form, names))
     stages = fill("copied" if tile.copies else "stages", load=load, multiply=multiply)
-    added = f"{form.target} += {names('sums')}[{names('k')}][{names('row')}][{names('column')}];"
+    one = values["at_sum"] if tile.tensor else f"[{names('k')}][{names('row')}][{names('column')}]"
+    added = f"{form.target} += {names('sums')}{one};"
     fast, slow = _work(form, names, added), _work(form, names, "")
     if fast is None or slow is None:
         return None
     outputs, plainly = (
-        _indented(fill(name, work=work), "    ") for name, work in (("outputs", fast), ("plainly", slow))
+        _indented(fill(name, work=work, at_place=fill("result_place")), "    ")
+        for name, work in (("outputs", fast), ("plainly", slow))
     )
     others = " || ".join(f"{name} != {value}" for name, value in sorted(form.assumed.items()))
-    border = fill("border") if form.x.size is not None or form.y.size is not None else ""
+    border = fill("border") if form.x.size is not None or form.y.size is not None or tile.tensor else ""
     if others:
         stages = fill("assumed", others=others) + f"if (!{names('alone')}) {{\n{_indented(stages + border, '    ')}}}\n"
     elif border:
@@ -293,11 +325,13 @@ def _edit(tile: _Tile) -> Edit | None:
         done = stages + fill("outputs", work=fast)
     outer, inner = site.indent_at(site.kernel.span.start), site.indent_unit
     code = _indented(body + done, outer + inner)
-    return Edit(Span(site.body.start_byte, site.body.end_byte), f"{{\n{code}{outer}}}")
+    header = "cuda_pipeline.h" if tile.copies else None
+    before = site.define(functions(names), header) if tile.tensor else site.include(header)
+    return [*before, Edit(Span(site.body.start_byte, site.body.end_byte), f"{{\n{code}{outer}}}")]
 
 
-def _values(tile: _Tile) -> dict[str, str]:
-    form = tile.form
+def _values(tile: _Tile, names: Callable[[str], str]) -> dict[str, str]:
+    form, at = tile.form, names("at")
     x, y, image, filters = form.x, form.y, form.image, form.filters
     numbers = {
         "tile_w": tile.tile_w, "tile_h": tile.tile_h, "tile_k": tile.tile_k, "per_w": tile.per_w, "per_h": tile.per_h,
@@ -318,7 +352,10 @@ def _values(tile: _Tile) -> dict[str, str]:
         "filter_row": _term(filters.row), "filter_column": _term(filters.column), "times_x": _times(x.stride),
         "times_y": _times(y.stride), "by_x": _times(x.step), "by_y": _times(y.step),
         "outputs": _term(form.outputs[1]) if form.outputs is not None else "1", "buffers": "[2]" if tile.copies else "",
-        "place_type": _place_type(form),
+        "place_type": _place_type(form), "extents": f"[{tile.per_k}][{tile.per_h}][{tile.per_w}]",
+        "at_sum": f"[{at} / {tile.per_h * tile.per_w}][{at} % {tile.per_h * tile.per_w} / {tile.per_w}][{at} % {tile.per_w}]",
+        "unusable": "{0} != {0}".format(names("sum")),
+        "reason": "// Zeros stand for what is outside. A filter that is infinite makes them NaN: such results are computed by themselves.",
         "zero": f"static_cast<{image.element}>(0)",
     }  # fmt: skip
     return {**{name: str(value) for name, value in numbers.items()}, **texts}

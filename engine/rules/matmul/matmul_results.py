@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Node, Scope, Site
 from engine.rewrite.wording import grouped_text, replace_name
-from engine.rules.matmul.matmul_code import Tiling, indented, local_place
+from engine.rules.matmul import matmul_tensor
+from engine.rules.matmul.matmul_code import local_place
 from engine.rules.matmul.matmul_form import Product
+from engine.rules.matmul.matmul_loads import Tiling, indented
 
 _VECTORS = {"float": "float4", "int": "int4", "unsigned": "uint4", "unsigned int": "uint4"}
 WIDTH = 4
@@ -32,6 +34,9 @@ def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> 
     Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
     results together, and what they load and store for them is coalesced.
     """
+    if t.tensor:
+        lines, own_row, own_column, value = matmul_tensor.results(name, unit)
+        return Result(tuple(lines), own_row, own_column, value, 2)
     i, j, e, at = name("i"), name("j"), name("e"), name("at")
     opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
     if not t.exchanged:

@@ -11,10 +11,13 @@ from engine.cuda.syntax import walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.matmul.matmul_code import Part, Tiling, indented, part, tile_body
+from engine.rules.idioms.tensor_cores import functions, worthwhile
+from engine.rules.matmul import matmul_tensor
+from engine.rules.matmul.matmul_code import tile_body
 from engine.rules.matmul.matmul_form import Product, product
+from engine.rules.matmul.matmul_loads import Part, Tiling, indented, part
 from engine.rules.matmul.matmul_mask import masks
-from engine.rules.matmul.matmul_results import WIDTH, VectorStore, result, vector_store
+from engine.rules.matmul.matmul_results import WIDTH, Result, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 from engine.rules.rows.row_parallel import fits_bounds
 
@@ -28,7 +31,7 @@ _TILINGS = (
     Tiling(128, 256, 8, 8, 16, 2, square=True),
     Tiling(128, 64, 16, 8, 4, 2),
     Tiling(64, 64, 16, 4, 4, 2),
-    Tiling(64, 128, 16, 8, 8, 1, square=True),
+    Tiling(64, 128, 16, 8, 8, 2, square=True),
     Tiling(128, 128, 8, 8, 8, 1),
     Tiling(64, 64, 16, 4, 4, 1),
     Tiling(64, 64, 8, 8, 8, 2),
@@ -37,6 +40,12 @@ _TILINGS = (
     Tiling(32, 32, 32, 2, 2, 1),
     Tiling(32, 32, 32, 1, 1, 1),
     Tiling(16, 16, 16, 1, 1, 1),
+)
+_TENSOR_TILINGS = (
+    Tiling(128, 128, 16, 8, 8, 2, copies=True, square=True, tensor=True),
+    Tiling(64, 128, 16, 8, 4, 2, copies=True, square=True, tensor=True),
+    Tiling(128, 128, 16, 16, 8, 2, copies=True, square=True, tensor=True),
+    Tiling(128, 128, 8, 16, 4, 3, copies=True, square=True, tensor=True),
 )
 # What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
 _OPEN = {
@@ -51,6 +60,11 @@ _EVEN = (
     "copies ? buffers >= 2 : buffers <= 2",
     "square ? bm / tm % 4 == 0 && bn / tn % 8 == 0 : 1",
 )
+# A warp's sums are of 16 x 8.
+_TENSOR = (
+    "tensor ? square && tm % 4 == 0 && tm * tn >= 32 : 1",
+    "tensor ? buffers * (bk + 4) * max(bm, bn) >= (bm / tm) * (bn / tn) * (2 * tn + 2) : 1",
+)
 _SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
 
 
@@ -64,6 +78,8 @@ class MatmulTile:
         found = _multiplication(site)
         if found is None:
             return
+        for order, tiling in enumerate(_TENSOR_TILINGS if _on_tensor_cores(found) else ()):
+            yield from _proposals(found, tiling, 0.96 - 0.03 * order)
         for order, tiling in enumerate(_TILINGS):
             yield from _proposals(found, tiling, 0.95 - 0.03 * order)
 
@@ -76,18 +92,22 @@ class MatmulTile:
         def make(values: Mapping[str, int]) -> Proposal | None:
             tiling = Tiling(
                 values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
-                copies=bool(values["copies"]), square=bool(values["square"]),
+                copies=bool(values["copies"]), square=bool(values["square"]), tensor=bool(values.get("tensor")),
             )  # fmt: skip
             return next(_proposals(found, tiling, 0.5), None)
 
         size = max(_SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
+        tensor = _on_tensor_cores(found)
+        shared = "buffers * bk * (bm + bn + 8) + (tn % 4 == 0 && bn >= 64 ? 4 * (bm / tm) * (bn / tn) : 0)"
+        if tensor:
+            shared = f"tensor ? buffers * (bk + 4) * (bm + bn) : {shared}"
         yield Family(
-            self.name, self.summary, _OPEN,
+            self.name, self.summary, {**_OPEN, "tensor": (0, 1)} if tensor else _OPEN,
             (
                 *_EVEN,
+                *(_TENSOR if tensor else ()),
                 f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
-                f"(buffers * bk * (bm + bn + 8) + (tn % 4 == 0 && bn >= 64 ? 4 * (bm / tm) * (bn / tn) : 0)) * {size} "
-                f"<= {site.target.shared_per_block}",
+                f"({shared}) * {size} <= {site.target.shared_per_block}",
             ),
             make, 0.95,
         )  # fmt: skip
@@ -115,6 +135,13 @@ def _multiplication(site: Site) -> _Multiplication | None:
     return _Multiplication(shown, replace(form, masks=masks(shown, form)), batches, other)
 
 
+def _on_tensor_cores(found: _Multiplication) -> bool:
+    """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
+    form = found.form
+    types = {form.accumulator, *(o.type for o in (form.a, form.b))}
+    return not form.alone and types == {"float"} and worthwhile(found.site.target.arch)
+
+
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
     """The proposal of one tiling, if it can be written."""
     site, form, batches = found.site, found.form, found.batches
@@ -123,22 +150,27 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
     if a is None or b is None or _shared_bytes(form, tiling, (a, b)) > site.target.shared_per_block:
         return
+    if tiling.tensor and max(a.elements, b.elements) * tiling.buffers < matmul_tensor.handed_on(
+        tiling.threads, tiling.tn
+    ):
+        return
     if form.alone and not _holds(tiling, site.configs_after({}) or ()):
         return
     edits = _rewrite(site, form, tiling, (a, b))
     grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches) if not form.alone else None
     launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
+    results = f"{tiling.tm}x{tiling.tn} results per thread"
+    if tiling.tensor:
+        results = f"{4 * tiling.tm}x{8 * tiling.tn} results per warp on tensor cores (three products in TF32)"
     staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     staged += ", none where a mask empties the tile" if form.masks else ""
-    header = site.include("cuda_pipeline.h") if tiling.copies else []
-    merged = merge(site.in_file(*header, *edits), launch)
+    merged = merge(site.in_file(*edits), launch)
     if merged is not None and found.untiled is not None:
         merged = found.untiled.back(merged)
     yield from proposal(
         MatmulTile.name,
-        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, "
-        f"{tiling.tm}x{tiling.tn} results per thread{staged}",
+        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, {results}{staged}",
         merged,
         prior,
         bm=tiling.bm,
@@ -149,6 +181,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
         buffers=tiling.buffers,
         copies=int(tiling.copies),
         square=int(tiling.square),
+        tensor=int(tiling.tensor),
     )
 
 
@@ -177,7 +210,7 @@ def _batches(site: Site) -> tuple[str, ...] | None:
 
 def _shared_bytes(form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
     # An unknown (template) type counts as four bytes: the compiler refuses what does not fit.
-    tiles = sum(tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts)
+    tiles = sum(tiling.buffers * p.elements * _SIZES.get(p.operand.type, 4) for p in parts)
     return tiles + tiling.threads * tiling.exchanged * _SIZES.get(form.accumulator, 4)
 
 
@@ -195,6 +228,8 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     used = _used(_Using(site, form, tiling, kept, name), store)
     blocks.append(reindent(used, "", indent))
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    header = "cuda_pipeline.h" if tiling.copies else None
+    edits += site.define(functions(name), header) if tiling.tensor else site.include(header)
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
 
@@ -209,10 +244,10 @@ class _Using:
     kept: list[Node]
     name: Callable[[str], str]
 
-    def statements(self, value: str, *changes: tuple[int, int, str]) -> list[str]:
-        """The statements for the result `value`, without indentation of their own."""
+    def statements(self, value: str | None, *changes: tuple[int, int, str]) -> list[str]:
+        """The statements for the result `value`, without indentation of their own; with the author's loop where it is None."""
         lines: list[str] = []
-        added = f"{self.form.target} {self.form.sign}= {value};"
+        added = f"{self.form.target} {self.form.sign}= {value};" if value is not None else None
         for statement in self.kept:
             own = self.site.indent_at(statement.start_byte)
             inside = [c for c in changes if statement.start_byte <= c[0] and c[1] <= statement.end_byte]
@@ -227,13 +262,18 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     """The loops in which the results are used."""
     form, name, unit = using.form, using.name, using.site.indent_unit
     one = result(using.tiling, name, unit, WIDTH if store is not None else 1)
+    if using.tiling.tensor:
+        return _used_on_tensor_cores(using, one)
     row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
     within = f"{form.row.name} < {form.rows} && {form.column.name} < {form.columns}"
     if store is None:
-        body = using.statements(one.value)
+        # Handed on, the result is loaded before the author's conditions, so that these need no branch.
+        handed, value = using.tiling.exchanged, name("result")
+        body = using.statements(value if handed else one.value)
         if form.alone:
             body = [f"if ({within}) {{", *indented(body, unit), "}"]
-        body = [row, f"{form.column.type} {form.column.name} = {name('first_col')} + {one.column};", *body]
+        taken = [f"const {form.accumulator} {value} = {one.value};"] if handed else []
+        body = [row, f"{form.column.type} {form.column.name} = {name('first_col')} + {one.column};", *taken, *body]
     else:
         first, e, held = name("col_at"), name("e"), name("kept")
         column = f"{form.column.type} {form.column.name} = {first} + {e};"
@@ -259,6 +299,39 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     return "\n".join([*before, *one.opening, *indented(body, unit * one.depth), *closing])
 
 
+def _used_on_tensor_cores(using: _Using, one: Result) -> str:
+    """The loops in which a warp's results are used, or computed by the author's loop.
+
+    That computes them where one is infinite or no number: a part of a factor may overflow where the factor does not, and the other
+    part of an infinite factor is no number.
+    """
+    form, name, unit = using.form, using.name, using.site.indent_unit
+
+    def places(row: str, column: str) -> list[str]:
+        return [
+            f"{form.row.type} {form.row.name} = {name('first_row')} + {row};",
+            f"{form.column.type} {form.column.name} = {name('first_col')} + {column};",
+        ]
+
+    at, per = name("at"), name("warp_n")
+    taken = f"const {form.accumulator} {name('result')} = {one.value};"
+    fast = [*places(one.row, one.column), taken, *using.statements(name("result"))]
+    slow = [
+        *places(f"{name('warp_row')} + {at} / {per}", f"{name('warp_col')} + {at} % {per}"),
+        *using.statements(None),
+    ]
+    return "\n".join([
+        *matmul_tensor.finite(name, unit),
+        f"if (__all_sync(0xffffffffu, {name('finite')})) {{",
+        *indented([*one.opening, *indented(fast, unit * one.depth), *(f"{unit * n}}}" for n in reversed(range(one.depth)))], unit),
+        "} else {  // parts of factors overflow where factors do not",
+        f"{unit}for (int {at} = {name('tid')} % 32; {at} < {name('warp_m')} * {per}; {at} += 32) {{",
+        *indented(slow, unit * 2),
+        f"{unit}}}",
+        "}",
+    ])  # fmt: skip
+
+
 def _verbatim(site: Site, node: Node) -> str:
     return site.indent_at(node.start_byte) + site.render(node.start_byte, node.end_byte)
 
@@ -278,10 +351,10 @@ def _kept(form: Product, body: Node) -> list[Node]:
     return [n for n in kept if drop is None or n != drop or n.type != "preproc_call"]
 
 
-def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int, str]]:
+def _changes(form: Product, statement: Node, added: str | None) -> list[tuple[int, int, str]]:
     loop = form.loop.node
     changes = []
-    if statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
+    if added is not None and statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
         before = loop.prev_named_sibling
         start = loop.start_byte
         if before is not None and before.type == "preproc_call" and before.start_byte >= statement.start_byte:
@@ -302,6 +375,8 @@ def _bounds(site: Site, tiling: Tiling) -> Edit | None:
     if site.kernel.limits_registers:
         return None
     resident = {(64, 256): 2, (64, 128): 3, (16, 64): 16 if tiling.bk <= 16 else 12}
+    if tiling.tensor:
+        resident |= {(128, 128): 2, (32, 256): 2, (32, 128): 4}
     found = resident.get((tiling.tm * tiling.tn, tiling.threads))
     blocks = f", {found}" if found else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)

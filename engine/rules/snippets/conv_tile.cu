@@ -9,14 +9,20 @@ const int $first_x = blockIdx.x * $tile_w;
 const int $first_y = blockIdx.y * $tile_h;
 const int $first_k = blockIdx.z % $groups * $tile_k;
 const int $image_at = blockIdx.z / $groups;
-const int $own_x = $tid % $across * $per_w;
-const int $own_y = $tid / $across % $down * $per_h;
-const int $own_k = $tid / $pixels * $per_k;
+$own
 $image
 const $T* $source = $in + static_cast<size_t>($in_base);
 const $T* $weights = $filters + static_cast<size_t>($filter_base);
 const int $channels = $depth;
-$S $sums[$per_k][$per_h][$per_w] = {};
+$S $sums$extents = {};
+//: result_place
+const int $k = $at / $per_hw;
+const int $row = $at % $per_hw / $per_w;
+const int $column = $at % $per_w;
+//: own
+const int $own_x = $tid % $across * $per_w;
+const int $own_y = $tid / $across % $down * $per_h;
+const int $own_k = $tid / $pixels * $per_k;
 //: stages
 for (int $first_c = 0; $first_c < $channels; $first_c += $stage) {
     $load
@@ -164,11 +170,11 @@ bool $alone = $others;
 //: border_alone
 bool $alone = false;
 //: border
-// Zeros stand for what is outside. A filter that is infinite makes them NaN: such results are computed by themselves.
+$reason
 #pragma unroll
 for (int $at = 0; $at < $results; ++$at) {
-    const $S $sum = $sums[$at / $per_hw][$at % $per_hw / $per_w][$at % $per_w];
-    $alone = $alone || $sum != $sum;
+    const $S $sum = $sums$at_sum;
+    $alone = $alone || $unusable;
 }
 //: outputs
 #pragma unroll
@@ -184,8 +190,6 @@ for (int $k = 0; $k < $per_k; ++$k) {
 //: plainly
 #pragma unroll 1
 for (int $at = 0; $at < $results; ++$at) {
-    const int $k = $at / $per_hw;
-    const int $row = $at % $per_hw / $per_w;
-    const int $column = $at % $per_w;
+    $at_place
     $work
 }

@@ -239,6 +239,21 @@ __global__ void tf32(const float* a, const float* b, float* c, int parts) {
 }
 """
 
+# Lanes hold elements as PTX says: 16 x 8 times 8 x 8, both row after row, added to twos.
+TF32_PTX = """
+__global__ void product(const float* a, const float* b, float* c) {
+  const int row = threadIdx.x / 4, column = threadIdx.x % 4;
+  unsigned left[4], right[2];
+  for (int e = 0; e < 4; ++e) left[e] = __float_as_uint(a[(row + e % 2 * 8) * 8 + column + e / 2 * 4]);
+  for (int e = 0; e < 2; ++e) right[e] = __float_as_uint(b[(column + e * 4) * 8 + row]);
+  float sum[4] = {2.0f, 2.0f, 2.0f, 2.0f};
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+  for (int e = 0; e < 4; ++e) c[(row + e / 2 * 8) * 8 + column * 2 + e % 2] = sum[e];
+}
+"""
+
 DOUBLE_BUFFER = """
 template <typename T, int B>
 __global__ void window(const T* __restrict__ x, T* __restrict__ y, int tiles) {
@@ -390,6 +405,9 @@ def honest() -> dict[str, Honest]:
         **{f"TF32 in {parts}": Honest(TF32, "tf32", launch(1, 32), [("a", "in", fine), ("b", "in", whole),
                                ("c", "out", np.zeros(256, np.float32)), ("parts", "scalar", _n(parts))],
                                {"c": sums[parts - 1].T.ravel()}) for parts in (1, 2)},
+        "TF32 in PTX": Honest(TF32_PTX, "product", launch(1, 32), [("a", "in", fine), ("b", "in", whole[:64]),
+                              ("c", "out", np.zeros(128, np.float32))],
+                              {"c": (coarse.reshape(16, 8) @ whole[:64].reshape(8, 8) + 2).ravel()}),
         "double buffer": Honest(DOUBLE_BUFFER, "window<float, 64>", launch(1, 64), [("x", "in", x[:640]),
                                 ("y", "out", np.zeros(64, np.float32)), ("tiles", "scalar", _n(10))],
                                 {"y": np.roll(x[:640].reshape(10, 64).sum(0), -1)}, 1e-4),

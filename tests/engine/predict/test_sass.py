@@ -49,6 +49,31 @@ def test_a_loop_and_what_is_in_it(read: Read) -> None:
     assert straight.parent == -1
 
 
+TENSOR = (
+    "#include <mma.h>\nusing namespace nvcuda::wmma;\n"
+    "__global__ void k(float* c, int n) {{\n"
+    "  fragment<matrix_a, 16, 16, {depth}, {type}, row_major> a; fragment<matrix_b, 16, 16, {depth}, {type}, col_major> b;\n"
+    "  fragment<accumulator, 16, 16, {depth}, float> s; fill_fragment(s, 0.0f); fill_fragment(a, {one}); fill_fragment(b, {one});\n"
+    "#pragma unroll 1\n"
+    "  for (int i = 0; i < n; ++i)\n"
+    "    mma_sync(s, a, b, s);\n"
+    "  store_matrix_sync(c, s, 16, mem_row_major);\n"
+    "}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "depth", "products"), [("precision::tf32", "1.0f", 8, 2.0), ("half", "__half(1.0f)", 16, 2.0)]
+)
+def test_matrix_instructions_count_by_their_size_and_type(
+    read: Read, kind: str, one: str, depth: int, products: float
+) -> None:
+    """16 x 16 x 8 in TF32 are two of 16 x 8 x 8; twice the depth in half precision takes as long."""
+    loop = read(TENSOR.format(type=kind, one=one, depth=depth)).loops[1]
+    assert loop.tensor
+    assert loop.products == products
+
+
 def test_nested_loops_know_their_parents(read: Read) -> None:
     code = read(
         "__global__ void k(const float* x, float* y, int n) {\n"

@@ -114,6 +114,21 @@ def test_the_naive_product_is_near_its_measured_time(predict: Predict) -> None:
     assert 2000 < found.time_us < 5000
 
 
+def test_products_on_tensor_cores_take_their_time(predict: Predict) -> None:
+    text = (
+        "__global__ void k(float* c, int n) {\n float s[4] = {}; unsigned a = threadIdx.x, b = 1;\n"
+        "#pragma unroll 1\n"
+        " for (int i = 0; i < 512; ++i)\n"
+        '  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%5}, {%0,%1,%2,%3};"\n'
+        '   : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]) : "r"(a), "r"(b));\n'
+        " c[threadIdx.x] = s[0] + s[1] + s[2] + s[3]; }"
+    )
+    found = predict(text, line(132 * 32, 256), (), 0.0, 0.0)
+    assert (
+        found.terms["compute"] >= 512 * 8 * 32 * 2 / 1.98e3
+    )  # of each scheduler, in clocks of eight for each of its warps
+
+
 def test_a_warp_per_row_beats_a_thread_per_row(predict: Predict) -> None:
     rows = cols = 4096
     body = (

@@ -170,9 +170,9 @@ def test_tiles_pass_shared_memory() -> None:
 
 def test_places_of_pixels_are_worked_out_once() -> None:
     """A stage takes no division of its own, and all its loads are on their way before the first is stored."""
-    code = device(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    code = device(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0, tensor=0))
     assert "from[v] = inside ? y2 * width + x2 : -1;" in code[: code.index("for (int first_c = 0;")]
-    text = machine_code(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    text = machine_code(one(site_of(), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0, tensor=0))
     loop = text[text.index("LDG") : text.index("FFMA")]
     assert len(re.findall(r"\bLDG\b", loop)) == 4 * 3 + 9
     assert loop.rindex("LDG") < loop.index("STS")
@@ -183,7 +183,7 @@ def test_places_are_as_wide_as_the_authors_arithmetic() -> None:
     """A plane of more than 2^31 pixels, of a width that is no `int`."""
     source = PADDED.replace("int height, int width)", "int height, long long width)")
     source = source.replace("int sx = x + dx", "long long sx = x + dx").replace("int x = b", "long long x = b")
-    code = device(one(site_of(source), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0))
+    code = device(one(site_of(source), "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0, tensor=0))
     assert "long long from[3];" in code
 
 
@@ -198,6 +198,23 @@ def test_the_inner_loop_multiplies_nearly_all_the_time() -> None:
     assert not re.search(r"\b(?:LDL|STL)\b", code)  # no spills
 
 
+def test_taps_and_channels_are_multiplied_on_tensor_cores() -> None:
+    """For each row of taps 3 x 2 x 8 products of 16 x 8 x 8, thrice, in two halves; nothing is spilled."""
+    site = site_of()
+    for proposal in propose(site, "conv_tile", tensor=1):
+        code = machine_code(after(site, proposal))
+        halves = (int(proposal.parameters["per_h"]) * int(proposal.parameters["per_w"]) // 2 + 3) // 4
+        assert len(re.findall(r"\bHMMA\.1688\.F32\.TF32\b", code)) == 3 * 3 * 2 * 4 * halves
+        assert not re.search(r"\b(?:LDL|STL)\b", code)
+
+
+def test_layers_of_few_channels_or_other_types_do_without_tensor_cores() -> None:
+    assert not propose(plane(), "conv_tile", tensor=1)
+    source = PADDED.replace("float", "double").replace("0.0f", "0.0")
+    assert propose(site_of(source), "conv_tile")
+    assert not propose(site_of(source), "conv_tile", tensor=1)
+
+
 @pytest.mark.parametrize("build", [site_of, flat, valid, plane])
 def test_the_sums_stay_the_same(build: Callable[[], Site]) -> None:
     site = build()
@@ -209,20 +226,21 @@ def test_the_sums_stay_the_same(build: Callable[[], Site]) -> None:
 def test_no_races() -> None:
     site = valid()
     chosen = propose(site, "conv_tile", tile_k=16)[:1] + propose(site, "conv_tile", tile_k=8)[:1]
+    chosen += propose(site, "conv_tile", tensor=1)[:2]
     assert_equal(site, [after(site, p) for p in chosen], checks(site), races=True)
 
 
 @pytest.mark.parametrize(("k", "stride", "pad"), [(3, 2, 1), (5, 1, 2), (1, 1, 0), (4, 3, 0)])
 def test_filters_strides_and_borders(k: int, stride: int, pad: int) -> None:
     site = flat(k, stride, pad)
-    proposals = propose(site, "conv_tile")[:3]
+    proposals = propose(site, "conv_tile", tensor=0)[:3] + propose(site, "conv_tile", tensor=1)[:1]
     assert proposals
     assert_equal(site, [after(site, p) for p in proposals], checks(site))
 
 
 def test_arguments_are_tested_for_the_values_of_the_cases() -> None:
     site = flat()
-    edited = one(site, "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0)
+    edited = one(site, "conv_tile", tile_w=16, tile_h=16, tile_k=32, copies=0, tensor=0)
     assert "bool alone = k != 3 || stride != 1;" in device(edited)
     compiles(edited)
     # Another filter takes the author's loops.
@@ -238,7 +256,7 @@ def test_an_infinite_filter_does_not_meet_the_zeros_of_the_border(build: Callabl
     (case,) = checks(site)[1:]
     expected = results(site, case, infinite=name)
     assert any(np.isfinite(each).any() and np.isinf(each).any() for each in expected.values())
-    for each in propose(site, "conv_tile")[:2]:
+    for each in propose(site, "conv_tile", tensor=0)[:2] + propose(site, "conv_tile", tensor=1)[:2]:
         got = results(after(site, each), case, infinite=name)
         for array, value in expected.items():
             np.testing.assert_allclose(got[array], value, rtol=1e-4, atol=1e-4)
@@ -249,8 +267,39 @@ def test_points_of_the_family_agree() -> None:
     (found,) = [r for r in rules() if r.name == "conv_tile"]
     (family,) = found.families(site)  # type: ignore[attr-defined]
     points = [
-        {"tile_w": 8, "tile_h": 16, "tile_k": 8, "per_w": 1, "per_h": 2, "per_k": 4, "stage": 2, "copies": 1},
-        {"tile_w": 64, "tile_h": 4, "tile_k": 4, "per_w": 8, "per_h": 1, "per_k": 2, "stage": 8, "copies": 0},
+        {
+            "tile_w": 8,
+            "tile_h": 16,
+            "tile_k": 8,
+            "per_w": 1,
+            "per_h": 2,
+            "per_k": 4,
+            "stage": 2,
+            "copies": 1,
+            "tensor": 0,
+        },
+        {
+            "tile_w": 64,
+            "tile_h": 4,
+            "tile_k": 4,
+            "per_w": 8,
+            "per_h": 1,
+            "per_k": 2,
+            "stage": 8,
+            "copies": 0,
+            "tensor": 0,
+        },
+        {
+            "tile_w": 8,
+            "tile_h": 8,
+            "tile_k": 64,
+            "per_w": 2,
+            "per_h": 2,
+            "per_k": 8,
+            "stage": 8,
+            "copies": 0,
+            "tensor": 1,
+        },
     ]
     made = [family.make(point) for point in points]
     assert_equal(site, [after(site, p) for p in made if p is not None], CHECK)

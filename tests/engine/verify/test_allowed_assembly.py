@@ -1,4 +1,5 @@
-"""Inline assembly that an edit may add: asynchronous copies and their waits, approximations, and nothing that looks like them."""
+"""Inline assembly that an edit may add: asynchronous copies and their waits, approximations, products in TF32, and nothing
+that looks like them."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ import pytest
 from engine.cuda.items import tokens_of
 from engine.verify.allowed_assembly import allowed_statements
 
+PRODUCT = (
+    'asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"'
+    ' : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));'
+)
 COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");'
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        COPY,
+        COPY, PRODUCT, PRODUCT.replace("asm(", "asm volatile("),
         'asm volatile("cp.async.commit_group;" ::: "memory");', 'asm volatile("cp.async.wait_group 0;\\n");', 'asm("cp.async.wait_all;");',
         '__asm__ volatile("cp.async.cg.shared.global.L2::128B " "[%0], [%1], 16;\\n" :: "r"(at), "l"(from));',
         'asm volatile("cp.async.wait_group %0;" :: "n"(N));',
@@ -21,7 +26,7 @@ COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(f
         'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));', 'asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));',
     ],
 )  # fmt: skip
-def test_copies_and_waits_are_allowed_with_their_strings(text: str) -> None:
+def test_these_are_allowed_with_their_strings(text: str) -> None:
     tokens = tokens_of(text)
     starts, strings = allowed_statements(tokens)
     assert starts == {0}
@@ -40,6 +45,8 @@ def test_copies_and_waits_are_allowed_with_their_strings(text: str) -> None:
         'asm("sqrt.approx.ftz.f32 %0, %1;" : "+f"(y) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x) : "memory");',
         'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y), "=f"(z) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %0, %1;" :: "=f"(y), "f"(x));',
         'asm("lg2.approx.ftz.f32 %0, %1;" EVIL : "=f"(y) : "f"(x));',
+        PRODUCT.replace("m16n8k8", "m16n8k4"), PRODUCT.replace("tf32.tf32", "bf16.bf16"), PRODUCT.replace("{%8, %9}", "{%9, %8}"),
+        PRODUCT.replace('"+f"', '"=f"'), PRODUCT.replace('"r"(b[1])', '"l"(b)'), PRODUCT.replace(", {%0, %1, %2, %3};", "; exit;"),
         'asm volatile("cp.async.wait_all;"\n#define X\n);', 'asm volatile("cp.async.wait_all;" ::: "memory", "evil");',
     ],
 )  # fmt: skip
