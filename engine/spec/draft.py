@@ -284,7 +284,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         ]
     _set_roles(usage, parts, sizes, way)
     if reach.touched and not reach.ended:
-        set_absent(parts, passed_null(program, kernel), reach.touched)
+        set_absent(parts, passed_null(program, kernel, template_args), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":

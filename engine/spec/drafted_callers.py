@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.instances import launched_instances, qualified
 from engine.cuda.kernel import Kernel
 from engine.cuda.launch import sites
 from engine.cuda.launch_reading import readable_sites
@@ -14,6 +15,7 @@ from engine.errors import SourceError
 from engine.model import Program
 from engine.spec.drafted_parts import Part
 
+_NULL = ("nullptr", "NULL")
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d*)?")
 
 
@@ -25,14 +27,21 @@ def note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
             notes[pair.second].append(f"assumed: a buffer of its own, but {pair.where} passes that of '{pair.first}'")
 
 
-def passed_null(program: Program, kernel: Kernel) -> frozenset[str]:
-    """The parameters for which some launch passes no buffer."""
-    return frozenset(
-        parameter.name
-        for site in readable_sites(program, kernel.name)
-        for parameter, passed in zip(kernel.parameters, site.arguments, strict=False)
-        if passed.strip() in ("nullptr", "NULL")
-    )
+def passed_null(program: Program, kernel: Kernel, template_args: str) -> frozenset[str]:
+    """The parameters for which every launch of the instance passes no buffer; every launch at all, where none is seen to be its own."""
+    wanted = "".join(template_args.split())
+    sites = readable_sites(program, kernel.name)
+    own = {
+        instance.site.span
+        for instance in launched_instances(program, kernel.name)
+        if "".join(qualified(program, instance.arguments).split()) == wanted
+    }
+    null = [
+        {p.name for p, passed in zip(kernel.parameters, site.arguments, strict=False) if passed.strip() in _NULL}
+        for site in sites
+        if site.span in own or not own
+    ]
+    return frozenset(set.intersection(*null)) if null else frozenset()
 
 
 def set_passed(program: Program, kernel: Kernel, parts: list[Part]) -> None:
