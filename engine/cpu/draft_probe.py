@@ -87,6 +87,7 @@ class CpuProbe:
         self._program, self._spec, self._machine = program, spec, machine
         self._binary = machine.build(sliced.text, spec.file, spec, named)
         self._spent_s = self._spent_on_roles_s = 0.0
+        self._draws = 0
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
         self._seen: dict[tuple[tuple[tuple[str, int], ...], int], dict[str, int]] = {}
         self._roles: dict[tuple[tuple[str, int], ...], dict[str, Role]] = {}
@@ -155,13 +156,17 @@ class CpuProbe:
         return Meaning(tuple(lost), constant=drawn and bool(same) and all(same))
 
     def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
-        """The cases that end in a finding, as of an access beyond a buffer, with what it says. Raises as the others."""
+        """The cases that end in a finding, as of an access beyond a buffer, with what it says; each call draws other inputs.
+
+        Raises as the others.
+        """
         found = {}
+        self._draws += 1
         for case in cases:
             if self._spent_s > _MAX_S:
                 break
             watch = _Watch()
-            job = self._job(spec, case)
+            job = self._job(spec, case, seed=self._draws)
             if job is None:
                 found[case.name] = "cannot be launched"
                 continue
@@ -184,11 +189,11 @@ class CpuProbe:
             self._spent_s += watch.spent_s()
         return frozenset(found)
 
-    def _job(self, spec: KernelSpec, case: Case, *, count: bool = False) -> CpuJob | None:
+    def _job(self, spec: KernelSpec, case: Case, *, count: bool = False, seed: int = 1) -> CpuJob | None:
         launch = evaluate(self._program, spec, 0, case.sizes)
         if not can_launch(launch):
             return None
-        return CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=count)
+        return CpuJob([launch], poisoned(spec, case, seed, "declared"), scalars(spec, case), 0, count=count)
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements the kernel accesses in a case, and how much fewer when its sizes are halved.

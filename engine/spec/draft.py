@@ -34,7 +34,7 @@ from engine.spec.shapes import (
     shrunk,
     tile_of,
 )
-from engine.spec.size_gaps import Reach, beyond, no_size
+from engine.spec.size_gaps import COVERING, Reach, beyond, no_size, refuted
 from engine.spec.spec_text import spec_text
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
@@ -45,8 +45,6 @@ Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
 
 _BLOCK = 256  # threads of a launch that is assumed
 _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
-_BEYOND = re.compile(r"(?:reads|writes) ([\w.]+)\[-?\d+\], which has")
-_COVERING = "assumed: the size (the end is not touched)"
 _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
 _SEGMENT = "per_segment"  # that size where the host names none
@@ -182,16 +180,13 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
         made = made_by(way)
         failing = dict(trials.failing(made.spec, made.spec.check))
     if failing:
-        for said in failing.values():
-            beyond_it = _BEYOND.search(said)
-            if beyond_it and _COVERING in next(
-                (ln for ln in made.text.splitlines() if f"args.{beyond_it[1]} =" in ln), ""
-            ):
-                # What its trials touched did not explain the size in the first place.
-                return _open_at(
-                    made, f"the size of '{beyond_it[1]}': with the drafted one the kernel {said}", beyond_it[1]
-                )
         shapes = other_shapes(trials, made.spec, failing)
+        loose = [said for said in failing.values() if refuted(made.text, said)]
+        # What its trials touched did not explain the size: other contents may lead beyond it at these shapes, too.
+        loose = [*trials.failing(made.spec, shapes).values()] if loose and shapes else loose
+        for said in loose:
+            if name := refuted(made.text, said):
+                return _open_at(made, f"the size of '{name}': with the drafted one the kernel {said}", name)
         if not shapes:
             return _asked(made, f"at each of the drafted sizes the kernel {next(iter(failing.values()))}")
         way = replace(way, shapes=shapes)
@@ -246,7 +241,7 @@ def _open(made: Draft) -> int:
 
 def _loose(made: Draft) -> int:
     """How many buffers have a size that only covers what was touched."""
-    return made.text.count(_COVERING)
+    return made.text.count(COVERING)
 
 
 def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) -> Draft:
@@ -288,7 +283,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         ]
     _set_roles(usage, parts, sizes, way)
     if reach.touched and not reach.ended:
-        set_absent(parts, passed_null(program, kernel), reach.touched)
+        set_absent(parts, passed_null(program, kernel, template_args), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
@@ -459,7 +454,7 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
         return
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:
-        part.notes.append(_COVERING)
+        part.notes.append(COVERING)
     elif not extent.measured:
         part.notes.append("assumed: the size, from the text")
 

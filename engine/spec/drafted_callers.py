@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from engine.cuda.aliasing import shared_buffers
 from engine.cuda.host_scope import HostScope
+from engine.cuda.instances import launched_instances, qualified
 from engine.cuda.kernel import Kernel, LaunchSite
 from engine.cuda.launch import hidden_launch, sites
 from engine.cuda.launch_reading import readable_sites
@@ -19,6 +20,7 @@ from engine.spec.drafted_parts import ASSUMED, Part
 from engine.spec.dtypes import parse_dtype
 from engine.spec.launch_config import argument_node
 
+_NULL = ("nullptr", "NULL")
 _FRACTION = re.compile(r"[-+]?\s*(?:\d{1,9}\.\d*|\.\d+|\d{1,9}(?=[eE]))(?:[eE][-+]?\d{1,2})?[fFlL]?")
 
 
@@ -48,14 +50,21 @@ def note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
             notes[pair.second].append(f"assumed: a buffer of its own, but {pair.where} passes that of '{pair.first}'")
 
 
-def passed_null(program: Program, kernel: Kernel) -> frozenset[str]:
-    """The parameters for which some launch passes no buffer."""
-    return frozenset(
-        parameter.name
-        for site in readable_sites(program, kernel.name)
-        for parameter, passed in zip(kernel.parameters, site.arguments, strict=False)
-        if passed.strip() in ("nullptr", "NULL")
-    )
+def passed_null(program: Program, kernel: Kernel, template_args: str) -> frozenset[str]:
+    """The parameters for which every launch of the instance passes no buffer; every launch at all, where none is seen to be its own."""
+    wanted = "".join(template_args.split())
+    sites = readable_sites(program, kernel.name)
+    own = {
+        instance.site.span
+        for instance in launched_instances(program, kernel.name)
+        if "".join(qualified(program, instance.arguments).split()) == wanted
+    }
+    null = [
+        {p.name for p, passed in zip(kernel.parameters, site.arguments, strict=False) if passed.strip() in _NULL}
+        for site in sites
+        if site.span in own or not own
+    ]
+    return frozenset(set.intersection(*null)) if null else frozenset()
 
 
 def set_passed(program: Program, kernel: Kernel, parts: list[Part]) -> None:

@@ -21,6 +21,7 @@ from engine.spec.usage import Usage
 # What is said of a role that is not what the type of the parameter says.
 ASSUMED = "assumed: the value"
 _CAST = "assumed: the type that the kernel casts it to"
+_SIZED = re.compile(r"(?:PtrStep|GlobPtr)Sz")
 _STRIDE = re.compile(r"stride|pitch|step", re.IGNORECASE)
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
@@ -158,7 +159,9 @@ def _view(types: ParameterTypes, parameter: Parameter, layout: Layout) -> View:
     """What the parameter is where its class is a library's view of memory."""
     pointed = [dtype for f in layout.fields if f.dtype is None and (dtype := target_type(types.program, f)) is not None]
     kind = types.plain(parameter.base).partition("<")[0].split("::")[-1]
-    whole = [p.name for p in types.kernel.parameters if not p.pointer]
+    others = types.kernel.parameters
+    # Beside a matrix that says how large it is, `w` may be the width of something else.
+    whole = [] if any(_SIZED.search(p.base) for p in others) else [p.name for p in others if not p.pointer]
     return view_of(kind, layout, pointed[0].itemsize if pointed else 1, whole) or View()
 
 

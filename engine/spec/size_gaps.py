@@ -13,6 +13,8 @@ from engine.spec.indirect import Indirect
 from engine.spec.usage import Usage
 
 _STRIDE = re.compile(r"stride|step|pitch", re.IGNORECASE)  # what is 1 where it is assumed, and mostly is not
+COVERING = "assumed: the size (the end is not touched)"  # said of a size that only has room for what trials touched
+_BEYOND = re.compile(r"(?:reads|writes) ([\w.]+)\[-?\d+\], which has")
 _MOST_SHOWN = 4  # names in a sentence
 _ALLOCATION = re.compile(r"alloc|resize|vector|empty|zeros|\bnew\b|reserve", re.IGNORECASE)
 
@@ -50,6 +52,13 @@ def no_size(name: str, reach: Reach, untried: str, looked_up: bool) -> str:
         if reach.ended
         else "no trial run touches it"
     )
+
+
+def refuted(text: str, said: str) -> str:
+    """The buffer of a draft's text whose size only covers what trials touched, where a check goes beyond it; "" for none."""
+    found = _BEYOND.search(said)
+    line = next((ln for ln in text.splitlines() if found and f"args.{found[1]} =" in ln), "")
+    return found[1] if found and COVERING in line else ""
 
 
 def _as_assumed(names: Sequence[str]) -> str:

@@ -319,12 +319,14 @@ class Usage:
         return name in reached
 
     def _indexing_views(self) -> set[str]:
-        """The words in what a parameter of a class is called with, by itself or by a method: `image(y, x)`, `image.row(y)`."""
+        """The words in what a parameter of a class is called with, and in indices of that: `image(y, x)`, `image.row(y)[x]`."""
         views, found = {p.name for p in self.kernel.parameters if not p.pointer}, set[str]()
         for node in walk(self.body):
-            called, given = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-            if node.type == "call_expression" and called is not None and given is not None:
-                found |= _words(text(given)) if text(called).partition(".")[0] in views else set()
+            indexed = node.type == "subscript_expression"
+            called = node.child_by_field_name("argument" if indexed else "function")
+            given = node.child_by_field_name("indices" if indexed else "arguments")
+            if node.type in ("call_expression", "subscript_expression") and called is not None and given is not None:
+                found |= _words(text(given)) if re.split(r"[.(]", text(called))[0] in views else set()
         return found
 
     def _clamped(self) -> dict[str, str]:

@@ -70,3 +70,11 @@ __global__ void k(const cv::cuda::PtrStepSz<float> src, cv::cuda::PtrStep<float>
     assert "#define HAVE_OPENCV_CUDEV" in text
     assert "struct Warp" in text
     assert not [gap for gap in draft(program, "k").missing if gap.key == "compile.defines"]
+
+
+def test_rows_are_as_long_as_those_of_a_matrix_that_says_so() -> None:
+    code = MATRIX.replace(b"const PtrStepSz<float> src", b"const PtrStepSz<float> src, int w").replace(
+        b"2 * src(y, x)", b"w * src(y, x)"
+    )
+    values = {a.name: a.value for a in draft(Program({"a.cu": code}, "a.cu"), "twice").spec.arguments}
+    assert values["dst.step"] == "cols*4"

@@ -835,20 +835,25 @@ void run(const int* x, int* y) { int size = 256; k<<<1, size>>>(x, y, size); }
 
 VIEW = """
 struct View { unsigned char* data; int pitch;
+    __device__ unsigned char* row(int y) const { return data + y * pitch; }
     __device__ unsigned char& operator()(int y, int x) const { return data[y * pitch + x]; } };
-__global__ void k(View x, View y, int w, int h, int across, int down, int side) {
+__global__ void k(View x, View y, int w, int h, int across, int down, int side, int shift) {
     int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
     if (i >= w || j >= h) return;
     int a = i / side, b = j / side;
     b = ::min(b, down - 1);
-    y(j, i) = x(b * across + ::min(a, across - 1), i);
+    y(j, i) = x(b * across + ::min(a, across - 1), i) + x.row(j)[i + shift];
 }
 """
 
 
 def test_what_clamps_an_index_or_scales_one_of_a_view_is_a_size() -> None:
     made = draft(program(VIEW), "k")
-    assert {a.size_name for a in made.spec.arguments if a.role == "scalar" and not a.value} >= {"across", "down"}
+    assert {a.size_name for a in made.spec.arguments if a.role == "scalar" and not a.value} >= {
+        "across",
+        "down",
+        "shift",
+    }
 
 
 def test_a_buffer_that_no_trial_touches_may_be_null(tmp_path: Path) -> None:
@@ -864,8 +869,11 @@ void run(const float* x, float* y, int n) { k<false><<<(n + 255) / 256, 256>>>(x
     scale = made.spec.argument("scale")
     assert (scale.size, scale.fill.kind) == ("1", "constant")
     assert "assumed: not given" in made.text
-    (gap,) = _tried(code.replace("SCALE,", "x,"), tmp_path).missing
-    assert gap == "the size of 'scale': no trial run touches it"
+    # What another instance is launched with says nothing.
+    other = code.replace("SCALE,", "x,").replace(
+        "{ k<false>", "{ if (n < 0) k<true><<<1, 1>>>(x, nullptr, y, n); k<false>"
+    )
+    assert "the size of 'scale': no trial run touches it" in _tried(other, tmp_path, "k<false>").missing
 
 
 def test_a_template_s_own_names_are_no_types_of_the_program(tmp_path: Path) -> None:
