@@ -247,3 +247,48 @@ def test_a_giant_reference_is_refused(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_bytes(b"#" * (300 << 10))
     with pytest.raises(UsageError, match="exceeds 256 KiB"):
         read_reference(f"{tmp_path / 'big.py'}:f")
+
+
+# PyTorch is no dependency of the tests: this stands in for it with what a reference and the worker use of a tensor.
+TORCH = """
+import sys, types
+import numpy as np
+
+class Tensor:
+    def __init__(self, array, gradient=False):
+        self.array, self.gradient = array, gradient
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("cannot call numpy() on a tensor that requires a gradient")
+
+    def detach(self):
+        return Tensor(self.array)
+
+    def is_floating_point(self):
+        return self.array.dtype.kind == "f"
+
+    def double(self):
+        return Tensor(self.array.astype(np.float64))
+
+    def numpy(self):
+        return self.array
+
+torch = types.ModuleType("torch")
+torch.Tensor, torch.from_numpy = Tensor, Tensor
+sys.modules["torch"] = torch
+"""
+
+
+def test_a_reference_in_pytorch_gets_tensors_and_returns_them(ask: Any) -> None:
+    task, spec = made()
+    body = """
+def softmax(x):
+    assert type(x) is torch.Tensor
+    e = np.exp(x.array - x.array.max(axis=1, keepdims=True))
+    return Tensor(e / e.sum(axis=1, keepdims=True), gradient=True)
+"""
+    check = [Check(1, "declared", 3)]
+    known = prepare(spec, task, [ask(TORCH + body)], check)[0]
+    expected = prepare(spec, task, [ask(RIGHT)], check)[0]
+    assert np.array_equal(known.wide["y"], expected.wide["y"])
+    assert np.array_equal(known.narrow["y"], expected.narrow["y"])
