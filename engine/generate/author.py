@@ -228,7 +228,7 @@ def workplace(program: Program, spec: KernelSpec, target: Target, original: Prog
 
 def _digest(task: Task) -> str:
     """A name for what a model is told of a task: the shapes it is checked on are no part of it."""
-    told = repr((task.kernel, task.arguments, task.time))
+    told = repr((task.kernel, task.arguments, task.time, *task.conditions))
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 

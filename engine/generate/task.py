@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any, NoReturn, cast
 
-from engine.arith import ArithmeticError_, evaluate_int
+from engine.arith import ArithmeticError_, evaluate, evaluate_int
 from engine.errors import OptimlError
 from engine.llm.answers import json_objects
 from engine.llm.plain_words import plain
@@ -21,14 +22,15 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, Role
 from engine.spec.spec_checks import case_name, derived_cases
 
-_NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,40}\Z")
+_NAME = re.compile(r"[A-Za-z][a-zA-Z0-9_]{0,40}\Z")
 _SHAPE = re.compile(r"[\w\s+\-*/()]{1,100}\Z", re.ASCII)
+_CONDITION = re.compile(r"[\w\s+\-*/%()<>=!&|]{1,100}\Z", re.ASCII)
 # C++'s words, CUDA's variables, and what a launch names: none of them can be a parameter.
 _WORDS = (
     "alignas auto bool case catch char const constexpr default delete do double enum explicit extern false float friend goto "
     "half inline int long mutable namespace new operator private protected public register short signed sizeof static struct "
     "switch template this throw true typedef typename uint union unsigned using virtual void volatile stream main warpSize "
-    "threadIdx blockIdx blockDim gridDim dim3 size_t"
+    "threadIdx blockIdx blockDim gridDim dim3 size_t NULL NAN INFINITY EOF"
 )
 _TAKEN = frozenset([*_WORDS.split(), *keyword.kwlist])
 # Types that an argument may have, as a kernel writes them.
@@ -42,6 +44,7 @@ _FLOATS = frozenset({"float", "double", "half", "bfloat16"})
 _HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _FILLS = ("normal", "uniform", "integers", "sorted", "permutation")
 _MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
+_MOST_CONDITIONS = 8
 _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
 # A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.spec_checks`).
@@ -51,6 +54,8 @@ _LENGTH = 64
 _LONG_BYTES = 256 << 10
 _CPU_LONG = 1031
 _SMALL = (3, 5, 2, 7)
+_LEAST_CASES = 3
+_SHORT = (33, 65)  # for a length whose square or cube fills memory, where too few of the longer ones remain
 # A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
 _FACTORS = (1.0, 0.5, 3.0, 1.25)
 
@@ -59,9 +64,10 @@ ROLES = ("in", "out", "zeroed", "inout", "scalar")
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["kernel", "sizes", "arguments"],
+    "required": ["kernel", "sizes", "conditions", "arguments"],
     "properties": {
         "kernel": {"type": "string"},
+        "conditions": {"type": "array", "items": {"type": "string"}},
         "sizes": {
             "type": "array",
             "items": {
@@ -133,12 +139,16 @@ class TaskArgument:
 
 @dataclass(frozen=True)
 class Task:
-    """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to."""
+    """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to.
+
+    All of them meet the `conditions`, comparisons of sizes.
+    """
 
     kernel: str
     arguments: tuple[TaskArgument, ...]
     time: tuple[Case, ...]
     check: tuple[Case, ...]
+    conditions: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> tuple[TaskArgument, ...]:
@@ -269,7 +279,28 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
     for case in time:
         if _bytes(arguments, case) > _MOST_BYTES:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
-    return Task(kernel, arguments, time, _checks(arguments, time, cpu=cpu))
+    conditions = _conditions(told.get("conditions"), time)
+    return Task(kernel, arguments, time, _checks(arguments, time, conditions, cpu=cpu), conditions)
+
+
+def _conditions(told: Any, time: tuple[Case, ...]) -> tuple[str, ...]:
+    listed = told if told is not None else []
+    if not isinstance(listed, list) or len(listed) > _MOST_CONDITIONS:
+        _bad(f"there are at most {_MOST_CONDITIONS} conditions")
+    conditions = []
+    for one in listed:
+        text = one.strip() if isinstance(one, str) else ""
+        if not _CONDITION.match(text) or "//" in text or "/*" in text:
+            _bad("a condition is no comparison of sizes")
+        for case in time:
+            try:
+                met = evaluate(text, case.sizes)
+            except ArithmeticError_ as error:
+                _bad(f"the condition '{text}' has no value: {plain(error.what, 100)}")
+            if not met:
+                _bad(f"the condition '{text}' is not met by the case {case.name}")
+        conditions.append(text)
+    return tuple(conditions)
 
 
 def _check_zeroed(arguments: tuple[TaskArgument, ...], sizes: Iterable[str]) -> None:
@@ -386,7 +417,9 @@ def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
     return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
 
 
-def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], *, cpu: bool) -> tuple[Case, ...]:
+def _checks(
+    arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], conditions: tuple[str, ...], *, cpu: bool
+) -> tuple[Case, ...]:
     """Awkward shapes (`derived_cases`), and each length at its real value beside small others; factors in other values."""
     first = time[0].sizes
     lengths = [n for n, v in first.items() if isinstance(v, int) and any(c.sizes[n] > _LENGTH for c in time)]
@@ -402,26 +435,43 @@ def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], *, cpu:
             sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
             sizes[name] = min(real[name], _CPU_LONG) if cpu else real[name]
             wanted.append(sizes)
+    if len(lengths) == 1:
+        wanted += [{**first, lengths[0]: length} for length in _SHORT]
     cases: list[Case] = []
     fractions = [n for n, v in first.items() if isinstance(v, float)]
+    kept = [n for n in first if n not in (*lengths, *fractions)]
     for index, sizes in enumerate(wanted):
+        if index >= len(wanted) - len(_SHORT) and len(lengths) == 1 and len(cases) >= _LEAST_CASES:
+            break
+        # Radii and orders in each of their real values, so that none can be hard-coded either.
+        sizes.update({name: time[index % len(time)].sizes[name] for name in kept})
         for name in fractions:
             sizes[name] = float(sizes[name]) * _FACTORS[(index + 1) % len(_FACTORS)]
-        case = _fitting(arguments, sizes, lengths)
+        case = _fitting(arguments, sizes, lengths, conditions)
         if case is not None and all(case.sizes != c.sizes for c in cases):
             cases.append(case)
-    if len(cases) < 3:
+    if len(cases) < _LEAST_CASES:
         _bad("the shapes hang together so that hardly any awkward one can be made")
     return tuple(cases)
 
 
-def _fitting(arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float], lengths: list[str]) -> Case | None:
-    """The case, its longest length halved until it runs on a CPU in no time; None where its shapes have no value."""
+def _fitting(
+    arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float], lengths: list[str], conditions: tuple[str, ...]
+) -> Case | None:
+    """The case, its longest length halved until it runs on a CPU in no time, near which the conditions are met.
+
+    None where its shapes have no value, or no case near it meets the conditions.
+    """
     sizes = dict(sizes)
+    try:
+        # What no length changes (a table of a fixed size) cannot be made smaller.
+        fixed = _bytes(arguments, Case("", {**sizes, **dict.fromkeys(lengths, 1)}))
+    except TaskError:
+        fixed = 0
     while True:
-        case = Case(case_name(sizes), sizes)
+        case = next((Case(case_name(s), s) for s in _near(sizes, lengths) if _meets(s, conditions)), None)
         try:
-            if _bytes(arguments, case) <= _LONG_BYTES:
+            if case is not None and _bytes(arguments, case) <= _LONG_BYTES + fixed:
                 return case
         except TaskError:
             return None
@@ -431,9 +481,28 @@ def _fitting(arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float],
         sizes[longest] = int(sizes[longest]) // 2 + 1 if sizes[longest] > 2 else 1
 
 
+def _meets(sizes: Mapping[str, int | float], conditions: tuple[str, ...]) -> bool:
+    try:
+        return all(evaluate(condition, sizes) for condition in conditions)
+    except ArithmeticError_:
+        return False
+
+
+def _near(sizes: dict[str, int | float], lengths: list[str]) -> Iterator[dict[str, int | float]]:
+    """The sizes, then such as differ in one length, then in two: its neighbours and what other sizes are."""
+    yield sizes
+    others = [int(v) for v in sizes.values() if isinstance(v, int)]
+    for count in (1, 2):
+        for names in combinations(lengths, count):
+            values = [[v for v in (sizes[n] + 1, sizes[n] - 1, *others) if v >= 1] for n in names]
+            for chosen in product(*values):
+                yield {**sizes, **dict(zip(names, chosen, strict=True))}
+
+
 def described(task: Task) -> str:
     """The task as JSON, for a model to read."""
     arguments = [
         {"name": a.name, "type": TYPES[a.type], "role": a.told_role, "shape": list(a.shape)} for a in task.arguments
     ]
-    return json.dumps({"kernel": task.kernel, "arguments": arguments}, indent=1)
+    told = {"kernel": task.kernel, "arguments": arguments}
+    return json.dumps({**told, "conditions": list(task.conditions)} if task.conditions else told, indent=1)
