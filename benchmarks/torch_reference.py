@@ -98,8 +98,8 @@ def kernelbench_tasks(checkout: Path, levels: Iterable[int]) -> list[str]:
 def kernelbench_reference(checkout: Path, name: str, task: Task, extra: Mapping[str, str]) -> str:
     """The text of a reference file. Raises ReferenceTextError.
 
-    `extra` maps an input of the task to the parameter or buffer of the model that it is (`conv.weight`); all other inputs are the
-    arguments of `forward` in their order. The model is made once, with its own arguments; every parameter must be an input.
+    `extra` maps an input of the task to the parameter of the model that it is (`conv.weight`); all arguments of `forward` are inputs
+    or sizes by their names. The model is made once, with its own arguments; every parameter must be an input.
     """
     path = checkout / "KernelBench" / f"{name}.py"
     if not path.is_file():
@@ -111,14 +111,20 @@ def kernelbench_reference(checkout: Path, name: str, task: Task, extra: Mapping[
     body = [n for n in tree.body if not (isinstance(n, ast.FunctionDef) and n.name == "get_inputs")]
     body = [n for n in body if not isinstance(n, ast.Import | ast.ImportFrom)]
     held = ", ".join(f'"{of}": {n}' for n, of in extra.items())
-    given = [a.name for a in task.inputs if a.name not in extra]
-    call = f"torch.func.functional_call(_MODEL, {{{held}}}, ({', '.join(given)},))"
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    if model is None:
+        raise ReferenceTextError(f"{name} has no class Model")
+    given = [a.arg for a in _method(model, "forward").args.args[1:]]
+    missing = sorted(set(given) - {a.name for a in task.inputs} - set(task.time[0].sizes))
+    if missing:
+        raise ReferenceTextError(f"{name}: the task has no input {missing[0]}")
+    (output,) = task.outputs
+    call = f"torch.func.functional_call(_MODEL, {{{held}}}, ({', '.join(given)},)).reshape({_shape(output)})"
     lines = [
         *_imports(tree), "_REAL = torch.float32", *(ast.unparse(_widened(n)) for n in body), "",
         "_MODEL = Model(*get_init_inputs())",
         f"assert {{name for name, _ in _MODEL.named_parameters()}} <= {set(extra.values()) or '{*()}'}",
     ]  # fmt: skip
-    (output,) = task.outputs
     return "\n".join([*lines, "", "", *_function(task, [f"{output.name} = {call}"], empty=False)]) + "\n"
 
 
@@ -208,9 +214,13 @@ def _function(task: Task, body: list[str], *, empty: bool = True) -> list[str]:
 
 
 def _empty(output: TaskArgument) -> str:
-    shape = ", ".join(re.sub(r"/+", "//", extent) for extent in output.shape)
     dtype = f"torch.{_TORCH[output.type]}" if output.type in _TORCH else "_REAL"
-    return f"torch.zeros(({shape},), dtype={dtype})"
+    return f"torch.zeros({_shape(output)}, dtype={dtype})"
+
+
+def _shape(output: TaskArgument) -> str:
+    """Its extents as Python: in a task `/` divides whole numbers."""
+    return f"({', '.join(re.sub(r'/+', '//', extent) for extent in output.shape)},)"
 
 
 def drawn(names: Iterable[str], count: int, seed: int) -> list[str]:

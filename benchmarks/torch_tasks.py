@@ -190,7 +190,9 @@ def table(record: Mapping[str, Any]) -> str:
     lines = ["| task | correct | refused |", "|---|---:|---|"]
     for task in record["tasks"]:
         refused = [f"{s['sample']}: {s['ending']}: {s['reason']}" for s in task["samples"] if not s["correct"]]
-        passed = f"{sum(s['correct'] for s in task['samples'])} of {len(task['samples'])}" if task["samples"] else "waits"
+        passed = (
+            f"{sum(s['correct'] for s in task['samples'])} of {len(task['samples'])}" if task["samples"] else "waits"
+        )
         if task["impossible"] or task["error"]:
             passed, refused = "–", [task["impossible"] or task["error"]]
         lines.append(f"| {task['task']} | {passed} | {_cell('; '.join(refused))} |")

@@ -100,7 +100,8 @@ class Oracle:
         command = self._box.command(
             python_command("engine.generate.reference_worker"),
             SandboxAccess(
-                gpu=self._gpu, device=self._device,
+                gpu=self._gpu,
+                device=self._device,
                 environment={**ONE_THREAD, "OMP_NUM_THREADS": "1", "CUPY_CACHE_DIR": "/tmp/cupy"},
             ),
             Limits(

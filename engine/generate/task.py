@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
 from typing import Any, NoReturn, cast
 
 from engine.arith import ArithmeticError_, evaluate, evaluate_int
-from engine.errors import OptimlError
+from engine.generate.check_cases import TaskError, check_cases
 from engine.llm.answers import json_objects
 from engine.llm.plain_words import plain
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, Role
-from engine.spec.spec_checks import case_name, derived_cases
+from engine.spec.spec_checks import case_name
 
 _NAME = re.compile(r"[A-Za-z][a-zA-Z0-9_]{0,40}\Z")
 _SHAPE = re.compile(r"[\w\s+\-*/()]{1,100}\Z", re.ASCII)
@@ -47,17 +46,6 @@ _MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
 _MOST_CONDITIONS = 8
 _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
-# A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.spec_checks`).
-_LENGTH = 64
-# Shapes with one length at its real value and the others small, up to so many bytes. On the CPU, where a thread costs a
-# microsecond, the greatest length alone, and a little beyond what one thread of a block each could do.
-_LONG_BYTES = 256 << 10
-_CPU_LONG = 1031
-_SMALL = (3, 5, 2, 7)
-_LEAST_CASES = 3
-_SHORT = (33, 65)  # for a length whose square or cube fills memory, where too few of the longer ones remain
-# A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
-_FACTORS = (1.0, 0.5, 3.0, 1.25)
 
 ROLES = ("in", "out", "zeroed", "inout", "scalar")
 
@@ -96,10 +84,6 @@ SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-
-
-class TaskError(OptimlError):
-    """A task that cannot be used, in words that its author could put right."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +264,8 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
         if _bytes(arguments, case) > _MOST_BYTES:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
     conditions = _conditions(told.get("conditions"), time)
-    return Task(kernel, arguments, time, _checks(arguments, time, conditions, cpu=cpu), conditions)
+    check = check_cases(time, conditions, lambda case: _bytes(arguments, case), cpu=cpu)
+    return Task(kernel, arguments, time, check, conditions)
 
 
 def _conditions(told: Any, time: tuple[Case, ...]) -> tuple[str, ...]:
@@ -415,88 +400,6 @@ def _elements(argument: TaskArgument, case: Case) -> int:
 
 def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
     return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
-
-
-def _checks(
-    arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], conditions: tuple[str, ...], *, cpu: bool
-) -> tuple[Case, ...]:
-    """Awkward shapes (`derived_cases`), and each length at its real value beside small others; factors in other values."""
-    first = time[0].sizes
-    lengths = [n for n, v in first.items() if isinstance(v, int) and any(c.sizes[n] > _LENGTH for c in time)]
-    if not lengths:
-        _bad(f"no size is over {_LENGTH}: nothing would be timed, and no awkward shape can be made")
-    wanted: list[dict[str, int | float]] = [dict(c.sizes) for c in derived_cases(time)]
-    if len(lengths) > 1:
-        real = {name: int(max(c.sizes[name] for c in time)) for name in lengths}
-        for name in lengths:
-            if cpu and real[name] < max(real.values()):
-                continue
-            others = iter(_SMALL * len(lengths))
-            sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
-            sizes[name] = min(real[name], _CPU_LONG) if cpu else real[name]
-            wanted.append(sizes)
-    if len(lengths) == 1:
-        wanted += [{**first, lengths[0]: length} for length in _SHORT]
-    cases: list[Case] = []
-    fractions = [n for n, v in first.items() if isinstance(v, float)]
-    kept = [n for n in first if n not in (*lengths, *fractions)]
-    for index, sizes in enumerate(wanted):
-        if index >= len(wanted) - len(_SHORT) and len(lengths) == 1 and len(cases) >= _LEAST_CASES:
-            break
-        # Radii and orders in each of their real values, so that none can be hard-coded either.
-        sizes.update({name: time[index % len(time)].sizes[name] for name in kept})
-        for name in fractions:
-            sizes[name] = float(sizes[name]) * _FACTORS[(index + 1) % len(_FACTORS)]
-        case = _fitting(arguments, sizes, lengths, conditions)
-        if case is not None and all(case.sizes != c.sizes for c in cases):
-            cases.append(case)
-    if len(cases) < _LEAST_CASES:
-        _bad("the shapes hang together so that hardly any awkward one can be made")
-    return tuple(cases)
-
-
-def _fitting(
-    arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float], lengths: list[str], conditions: tuple[str, ...]
-) -> Case | None:
-    """The case, its longest length halved until it runs on a CPU in no time, near which the conditions are met.
-
-    None where its shapes have no value, or no case near it meets the conditions.
-    """
-    sizes = dict(sizes)
-    try:
-        # What no length changes (a table of a fixed size) cannot be made smaller.
-        fixed = _bytes(arguments, Case("", {**sizes, **dict.fromkeys(lengths, 1)}))
-    except TaskError:
-        fixed = 0
-    while True:
-        case = next((Case(case_name(s), s) for s in _near(sizes, lengths) if _meets(s, conditions)), None)
-        try:
-            if case is not None and _bytes(arguments, case) <= _LONG_BYTES + fixed:
-                return case
-        except TaskError:
-            return None
-        longest = max(lengths, key=lambda n: sizes[n])
-        if sizes[longest] <= 1:
-            return None
-        sizes[longest] = int(sizes[longest]) // 2 + 1 if sizes[longest] > 2 else 1
-
-
-def _meets(sizes: Mapping[str, int | float], conditions: tuple[str, ...]) -> bool:
-    try:
-        return all(evaluate(condition, sizes) for condition in conditions)
-    except ArithmeticError_:
-        return False
-
-
-def _near(sizes: dict[str, int | float], lengths: list[str]) -> Iterator[dict[str, int | float]]:
-    """The sizes, then such as differ in one length, then in two: its neighbours and what other sizes are."""
-    yield sizes
-    others = [int(v) for v in sizes.values() if isinstance(v, int)]
-    for count in (1, 2):
-        for names in combinations(lengths, count):
-            values = [[v for v in (sizes[n] + 1, sizes[n] - 1, *others) if v >= 1] for n in names]
-            for chosen in product(*values):
-                yield {**sizes, **dict(zip(names, chosen, strict=True))}
 
 
 def described(task: Task) -> str:
