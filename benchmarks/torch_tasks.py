@@ -10,8 +10,8 @@ reason why the task cannot be stated; the latter counts as failed.
 `run` gives each task to the installed command `optiml generate` on the CPU path, with the task's own PyTorch function as reference,
 without repairs unless told. Questions and answers are files, as for `benchmarks/pareval.py`. This Python needs PyTorch.
 
-Every program that was accepted or refused for its results is then put through the challenge's own tests where it has some
-(`benchmarks/torch_judge.py`).
+Every program from leetgpu-challenges, accepted or refused, is then put through the challenge's own tests (`benchmarks/torch_judge.py`).
+KernelBench's problems have none of a size that a CPU can run.
 
 Exit code 0 when no accepted program failed a test, 1 otherwise or when a run failed, 4 when questions wait.
 """
@@ -19,6 +19,7 @@ Exit code 0 when no accepted program failed a test, 1 otherwise or when a run fa
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import sys
@@ -32,6 +33,7 @@ if __package__ in (None, ""):
 from benchmarks.examples import ROOT, head
 from benchmarks.generate_tasks import WAITING
 from benchmarks.pareval import Place, Run, checkout_commit, exchange, pass_at
+from benchmarks.torch_judge import judge
 from benchmarks.torch_reference import (
     ReferenceTextError,
     drawn,
@@ -150,7 +152,9 @@ def run_task(which: str, name: str, place: Place, options: argparse.Namespace) -
     ]  # fmt: skip
     samples, error = exchange(arguments, Run(flat, "", f"{flat}-{options.repairs}"), place)
     for sample in samples:
-        sample.pop("program")
+        program = sample.pop("program")
+        judged = judge(place.checkout, name, task, Path(program)) if program and which == "leetgpu" else None
+        sample["judged"] = dataclasses.asdict(judged) if judged else None
     return {**found, "samples": samples, "error": error}
 
 
@@ -169,7 +173,7 @@ def summary(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ended = [task for task in tasks if task["samples"] or task["impossible"]]
     stated = [task for task in ended if not task["impossible"]]
     k = max((len(task["samples"]) for task in stated), default=0)
-    found: dict[str, Any] = {"tasks": len(ended), "stated": len(stated), "k": k, "accepted_but_failed": 0}
+    found: dict[str, Any] = {"tasks": len(ended), "stated": len(stated), "k": k}
     for key, n in (("pass_at_1", 1), ("pass_at_k", k)):
         values = [
             pass_at(len(task["samples"]), sum(s["correct"] for s in task["samples"]), n)
@@ -181,6 +185,13 @@ def summary(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     samples = [s for task in stated for s in task["samples"]]
     found["samples"] = len(samples)
     found["correct"] = sum(s["correct"] for s in samples)
+    judged = [s for s in samples if s["judged"]]
+    found["judged"] = len(judged)
+    for key, correct, verdict in (
+        ("accepted_but_failed", True, "fail"), ("accepted_but_not_built", True, "not built"),
+        ("refused_and_failed", False, "fail"), ("refused_but_passed", False, "pass"),
+    ):  # fmt: skip
+        found[key] = sum(s["correct"] is correct and s["judged"]["verdict"] == verdict for s in judged)
     found["endings"] = dict(sorted(Counter(s["ending"] for s in samples if not s["correct"]).items()))
     return found
 
@@ -189,7 +200,11 @@ def table(record: Mapping[str, Any]) -> str:
     """The record as Markdown: one line a task, then the summary."""
     lines = ["| task | correct | refused |", "|---|---:|---|"]
     for task in record["tasks"]:
-        refused = [f"{s['sample']}: {s['ending']}: {s['reason']}" for s in task["samples"] if not s["correct"]]
+        refused = [
+            f"{s['sample']}: {s['ending']}: {s['reason']}{_tests(s)}"
+            for s in task["samples"]
+            if not s["correct"] or _tests(s) not in ("", " (tests: pass)")
+        ]
         passed = (
             f"{sum(s['correct'] for s in task['samples'])} of {len(task['samples'])}" if task["samples"] else "waits"
         )
@@ -201,9 +216,15 @@ def table(record: Mapping[str, Any]) -> str:
         lines.append(
             f"\n{s['tasks']} tasks, {s['stated']} of which can be stated: pass@1 {s['pass_at_1']:.2f}, pass@{s['k']} "
             f"{s['pass_at_k']:.2f}; of those stated {s['pass_at_1_of_stated']:.2f} and {s['pass_at_k_of_stated']:.2f}. "
-            f"{s['correct']} of {s['samples']} samples are correct."
+            f"{s['correct']} of {s['samples']} samples are correct; the tasks' own tests judged {s['judged']} programs: "
+            f"{s['accepted_but_failed']} accepted but failed, {s['refused_and_failed']} refused and failed, "
+            f"{s['refused_but_passed']} refused but passed."
         )
     return "\n".join(lines)
+
+
+def _tests(sample: Mapping[str, Any]) -> str:
+    return f" (tests: {sample['judged']['verdict']})" if sample["judged"] else ""
 
 
 def _cell(text: str) -> str:
