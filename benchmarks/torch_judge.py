@@ -1,7 +1,7 @@
 """One generated program on the own tests of a leetgpu challenge, compiled for the CPU by `optiml nvcc`; all of it in the sandbox.
 
-The tests, their tolerances and the reference that they compare with are the challenge's. Only tests of so few elements run that a CPU can
-take them; those with more are counted.
+The tests, their tolerances and the reference that they compare with are the challenge's. Tests that a CPU cannot take, for their size or
+their time, are counted and say nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.process.sandbox import Limits, SandboxAccess, python_command, sandbo
 from engine.process.visible_paths import ENGINE
 from engine.settings.folders import cache_folder
 
-MOST_ELEMENTS = 1 << 16
+MOST_ELEMENTS = 1 << 22
 _LIMIT_S = 900.0
 _MEMORY = 8 << 30
 _WORKER = Path(__file__).resolve().parent / "torch_judge_worker.py"
@@ -30,7 +30,8 @@ _WORKER = Path(__file__).resolve().parent / "torch_judge_worker.py"
 
 @dataclass(frozen=True)
 class Judged:
-    """What a challenge's tests say: "pass", "fail", "not built" or "no tests", how many ran and were too large, and the first failure."""
+    """What a challenge's tests say: "pass", "fail", "not built" or "no tests", how many ran and how many
+    a CPU cannot take, and the first failure."""
 
     verdict: str
     tests: int = 0

@@ -3,7 +3,8 @@
     python torch_judge_worker.py CHALLENGES CHALLENGE_FILE PROGRAM MOST_ELEMENTS
 
 The inputs of each test go to the program's standard input in the order of the challenge's signature, its buffers come back whole. Prints
-one JSON object: "tests" that ran, "skipped" ones with more elements, and the first "failure".
+one JSON object: "tests" that ran, "skipped" ones with more elements or that did not end in time, and the
+first "failure".
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-_TEST_S = 120.0
+_TEST_S = 40.0
 
 
 def main() -> int:
@@ -35,7 +36,11 @@ def main() -> int:
             continue
         expected = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
         challenge.reference_impl(**expected)
-        said = _differs(challenge, values, expected, program)
+        try:
+            said = _differs(challenge, values, expected, program)
+        except subprocess.TimeoutExpired:
+            found["skipped"] += 1
+            continue
         found["tests"] += 1
         if said:
             found["failure"] = f"test {number}: {said}"
@@ -59,12 +64,9 @@ def _made(value: Any) -> Any:
 
 
 def _differs(challenge: Any, values: dict[str, Any], expected: dict[str, Any], program: str) -> str:
-    """How what the program gives differs from what the reference gives; "" where all is close."""
+    """How what the program gives differs from what the reference gives; "" where all is close. Raises TimeoutExpired."""
     sent = b"".join(_bytes(value) for value in values.values())
-    try:
-        done = subprocess.run([program], input=sent, capture_output=True, timeout=_TEST_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"did not end in {_TEST_S:.0f} s"
+    done = subprocess.run([program], input=sent, capture_output=True, timeout=_TEST_S, check=False)
     if done.returncode:
         return done.stderr.decode("utf-8", "replace").strip()[:200] or f"exit code {done.returncode}"
     at = 0
