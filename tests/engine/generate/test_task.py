@@ -264,3 +264,11 @@ def test_names_may_begin_with_a_capital_letter() -> None:
     task = read_task(told(*upper, sizes=[{"name": "N", "values": [4096]}]))
     assert "const float* Q, float* y, int N" in task.signature
     assert specs(task).check == task.check
+
+
+def test_a_matrix_may_be_declared_symmetric() -> None:
+    square = {**X, "shape": ["n", "n"], "fill": "symmetric", "type": "int32", "low": "0", "high": "2"}
+    out = {**Y, "shape": ["n"], "type": "int32"}
+    task = read_task(told(square, out, N, sizes=[{"name": "n", "values": [4096]}]))
+    assert 'kind = "symmetric", low = "0", high = "2"' in task.file(("",))
+    assert specs(task).argument("x").fill.kind == "symmetric"
