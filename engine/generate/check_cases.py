@@ -85,8 +85,8 @@ def _fitting(sizes: Sizes, lengths: Sequence[str], conditions: Sequence[str], by
     """
     sizes = dict(sizes)
     try:
-        # What no length changes (a table of a fixed size) cannot be made smaller.
-        fixed = bytes_of(Case("", {**sizes, **dict.fromkeys(lengths, 1)}))
+        # What no size changes (a table) cannot be made smaller.
+        fixed = bytes_of(Case("", {name: 1 if isinstance(value, int) else value for name, value in sizes.items()}))
     except TaskError:
         fixed = 0
     while True:

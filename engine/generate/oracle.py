@@ -308,7 +308,8 @@ def _answered(task: Task, asked: Known, narrow: Arrays, wide: Arrays) -> Known:
         # that of outputs without a twin in float64.
         if dtype.kind == "float":
             floor = BLIND_ULPS.get(dtype.itemsize, 256.0) * dtype.epsilon * rms / MAX_ERROR_RATIO
-            error = min(max(error, floor), _MOST_ERROR * rms)
+            # What is below a type's smallest number becomes zero in it, or that number.
+            error = max(min(max(error, floor), _MOST_ERROR * rms), dtype.tiny * dtype.epsilon)
         noise[argument.name] = Noise(error, rms)
     return replace(asked, narrow=stored, wide=wide, noise=noise)
 

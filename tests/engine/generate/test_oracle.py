@@ -292,3 +292,13 @@ def softmax(x):
     expected = prepare(spec, task, [ask(RIGHT)], check)[0]
     assert np.array_equal(known.wide["y"], expected.wide["y"])
     assert np.array_equal(known.narrow["y"], expected.narrow["y"])
+
+
+def test_what_a_type_cannot_hold_apart_from_zero_is_no_wrong_result(ask: Any) -> None:
+    """A product of the smallest normal numbers is zero in single precision and 1e-76 in double precision: a kernel's zero was refused."""
+    task, spec = made()
+    source = "import numpy as np\ndef softmax(x):\n    return (x * 0 + x.dtype.type(1e-38)) * (x * 0 + x.dtype.type(1e-38))\n"
+    known = prepare(spec, task, [ask(source)], [Check(0, "declared", 3)])[0]
+    assert 0 < known.wide["y"][0] < 1e-75
+    assert compare(spec, task, known, {"y": np.zeros(1, np.float32)}) is None
+    assert compare(spec, task, known, {"y": np.full(1, 1e-36, np.float32)}) is not None
