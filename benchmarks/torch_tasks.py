@@ -136,6 +136,10 @@ def run_task(which: str, name: str, place: Place, options: argparse.Namespace) -
         path.unlink()
     if (folder / "impossible.txt").is_file():
         return {**found, "impossible": (folder / "impossible.txt").read_text(encoding="utf-8").strip()}
+    ended = place.work / f"{flat}-{options.repairs}.json"
+    if place.keep and ended.is_file():
+        kept: dict[str, Any] = json.loads(ended.read_text(encoding="utf-8"))
+        return kept
     print(f"{flat} …", file=sys.stderr, flush=True)
     try:
         task = read_task((folder / "task.md").read_text(encoding="utf-8"), cpu=True)
@@ -155,7 +159,10 @@ def run_task(which: str, name: str, place: Place, options: argparse.Namespace) -
         program = sample.pop("program")
         judged = judge(place.checkout, name, task, Path(program)) if program and which == "leetgpu" else None
         sample["judged"] = dataclasses.asdict(judged) if judged else None
-    return {**found, "samples": samples, "error": error}
+    found |= {"samples": samples, "error": error}
+    if samples:
+        ended.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return found
 
 
 def reference_of(which: str, name: str, checkout: Path, task: Task, folder: Path) -> str:
