@@ -293,6 +293,7 @@ def _stored(task: Task, answers: Arrays) -> dict[str, NDArray[Any]]:
 def _answered(task: Task, asked: Known, narrow: Arrays, wide: Arrays) -> Known:
     """A check with the answers of a reference."""
     stored = _stored(task, narrow)
+    lost = np.finfo(np.float64).eps * _largest(task, asked.buffers)
     noise = {}
     for argument in task.outputs:
         dtype = parse_dtype(argument.type)
@@ -308,10 +309,19 @@ def _answered(task: Task, asked: Known, narrow: Arrays, wide: Arrays) -> Known:
         # that of outputs without a twin in float64.
         if dtype.kind == "float":
             floor = BLIND_ULPS.get(dtype.itemsize, 256.0) * dtype.epsilon * rms / MAX_ERROR_RATIO
-            # What is below a type's smallest number becomes zero in it, or that number.
-            error = max(min(max(error, floor), _MOST_ERROR * rms), dtype.tiny * dtype.epsilon)
+            # What is below a type's smallest number becomes zero in it, or that number; and the reference itself rounds.
+            error = max(min(max(error, floor), _MOST_ERROR * rms), dtype.tiny * dtype.epsilon, lost)
         noise[argument.name] = Noise(error, rms)
     return replace(asked, narrow=stored, wide=wide, noise=noise)
+
+
+def _largest(task: Task, buffers: Arrays) -> float:
+    """The largest finite number of the inputs: where they cancel, a reference in float64 loses what is an epsilon of it."""
+    most = 0.0
+    for argument in task.inputs:
+        values = np.asarray(parse_dtype(argument.type).to_float64(buffers[argument.name]))
+        most = max(most, float(np.abs(values[np.isfinite(values)]).max(initial=0.0)))
+    return most
 
 
 def compare(spec: KernelSpec, task: Task, known: Known, got: Arrays) -> Failure | None:

@@ -302,3 +302,11 @@ def test_what_a_type_cannot_hold_apart_from_zero_is_no_wrong_result(ask: Any) ->
     assert 0 < known.wide["y"][0] < 1e-75
     assert compare(spec, task, known, {"y": np.zeros(1, np.float32)}) is None
     assert compare(spec, task, known, {"y": np.full(1, 1e-36, np.float32)}) is not None
+
+
+def test_what_the_reference_itself_rounds_away_is_no_wrong_result(ask: Any) -> None:
+    """`1 + erf(x)` far on the left is zero in double precision; a kernel that used `erfc` gave 1e-21, and was refused."""
+    task, spec = made()
+    known = prepare(spec, task, [ask("def softmax(x):\n    return (x * 0 + 1) - 1\n")], [Check(0, "declared", 3)])[0]
+    assert compare(spec, task, known, {"y": np.full(1, 1e-21, np.float32)}) is None
+    assert compare(spec, task, known, {"y": np.full(1, 1e-12, np.float32)}) is not None

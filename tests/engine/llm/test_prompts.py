@@ -173,6 +173,9 @@ def test_a_launch_that_cannot_be_changed_is_named_before_an_answer_changes_it():
     assert said not in propose(context_of(*grown()))[1].content
     hidden = SOFTMAX.read_bytes().replace(b"<<<blocks", b"<<<blocks_for(rows)")
     assert said in propose(context_of(*grown(hidden)))[1].content
+    # Written like this the launch is known, and its rewriting is refused: the text around it is no launch to the grammar.
+    spaced = SOFTMAX.read_bytes().replace(b"<<<blocks, threads>>>(", b" << < blocks, threads >> > (")
+    assert said in propose(context_of(*grown(spaced)))[1].content
 
 
 def test_checks_seeds_and_tolerances_are_never_told():
