@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations, cycle, product
+from math import gcd
 
 from engine.arith import ArithmeticError_, evaluate
 from engine.errors import OptimlError
@@ -18,6 +19,11 @@ _LENGTH = 64
 _LONG_BYTES = 256 << 10
 _CPU_LONG = 1031
 _SMALL = (3, 5, 2, 7)
+_ALIGNED, _LEAST_ALIGNED = (
+    32,
+    4,
+)  # what a real length is a multiple of: whole warps and vectors of 16 bytes run only then
+_ALONE = 33  # so many times that for the only length
 _LEAST_CASES = 3
 _SHORT = (33, 65)  # for a length whose square or cube fills memory, where too few of the longer ones remain
 # A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
@@ -35,7 +41,7 @@ class TaskError(OptimlError):
 def check_cases(
     time: Sequence[Case], conditions: Sequence[str], bytes_of: BytesOf, *, cpu: bool = False
 ) -> tuple[Case, ...]:
-    """Awkward shapes (`derived_cases`), and each length at its real value beside small others.
+    """Awkward shapes (`derived_cases`), each length at its real value beside small others, and small aligned versions of the real cases.
 
     Factors come in other values, small sizes in each of their real ones. With `cpu` the shapes are such that kernels run on a CPU
     in no time. Raises TaskError where hardly any can be made.
@@ -47,6 +53,7 @@ def check_cases(
     wanted: list[Sizes] = [dict(c.sizes) for c in derived_cases(tuple(time))]
     if len(lengths) > 1:
         wanted += _long(time, lengths, cpu=cpu)
+    wanted += [_aligned(case.sizes, lengths, bytes_of) for case in time]
     fractions = [n for n, v in first.items() if isinstance(v, float)]
     kept = [n for n in first if n not in (*lengths, *fractions)]
     spare: list[Sizes] = [{**first, **dict.fromkeys(lengths, length)} for length in _SHORT]
@@ -76,6 +83,27 @@ def _long(time: Sequence[Case], lengths: Sequence[str], *, cpu: bool) -> Iterato
         sizes = {k: v if k == name or k not in lengths else next(others) for k, v in time[0].sizes.items()}
         sizes[name] = min(real[name], _CPU_LONG) if cpu else real[name]
         yield sizes
+
+
+def _aligned(sizes: Mapping[str, int | float], lengths: Sequence[str], bytes_of: BytesOf) -> Sizes:
+    """A small version of a real case whose lengths are multiples of what the real ones are: awkward lengths leave vectors and whole
+    tiles unused, and a kernel that is wrong there alone would pass."""
+    steps = {name: gcd(int(sizes[name]), _ALIGNED) for name in lengths}
+    factors = cycle(_SMALL if len(lengths) > 1 else (_ALONE,))
+    small = {**sizes, **{name: min(int(sizes[name]), steps[name] * next(factors)) for name in lengths}}
+    while True:
+        try:
+            if bytes_of(Case("", small)) <= _LONG_BYTES:
+                break
+        except TaskError:
+            break
+        largest = max(lengths, key=lambda name: small[name])
+        half = int(small[largest]) // 2
+        step = min(steps[largest], max(_LEAST_ALIGNED, half & -half)) if half else 1
+        if half < step:
+            break
+        small[largest] = half - half % step
+    return small
 
 
 def _fitting(sizes: Sizes, lengths: Sequence[str], conditions: Sequence[str], bytes_of: BytesOf) -> Case | None:

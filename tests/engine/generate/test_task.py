@@ -272,3 +272,17 @@ def test_a_matrix_may_be_declared_symmetric() -> None:
     task = read_task(told(square, out, N, sizes=[{"name": "n", "values": [4096]}]))
     assert 'kind = "symmetric", low = "0", high = "2"' in task.file(("",))
     assert specs(task).argument("x").fill.kind == "symmetric"
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_shape_has_lengths_as_even_as_the_real_ones(cpu: bool) -> None:
+    """All shapes of one length were odd: what a kernel does with vectors of four never ran on the CPU path."""
+    vector = [{**X, "shape": ["n"]}, {**Y, "shape": ["n"]}, N]
+    task = read_task(told(*vector, sizes=[{"name": "n", "values": [25_000_000]}]), cpu=cpu)
+    assert any(c.sizes["n"] % 32 == 0 for c in task.check)
+    matrix = read_task(told(X, Y), cpu=cpu)
+    assert any(
+        c.sizes["rows"] % 32 == c.sizes["cols"] % 32 == 0 and c.sizes["rows"] != c.sizes["cols"] for c in matrix.check
+    )
+    odd = read_task(told(*vector, sizes=[{"name": "n", "values": [10_007]}]), cpu=cpu)
+    assert all(c.sizes["n"] % 4 for c in odd.check)
