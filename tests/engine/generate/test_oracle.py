@@ -310,3 +310,13 @@ def test_what_the_reference_itself_rounds_away_is_no_wrong_result(ask: Any) -> N
     known = prepare(spec, task, [ask("def softmax(x):\n    return (x * 0 + 1) - 1\n")], [Check(0, "declared", 3)])[0]
     assert compare(spec, task, known, {"y": np.full(1, 1e-21, np.float32)}) is None
     assert compare(spec, task, known, {"y": np.full(1, 1e-12, np.float32)}) is not None
+
+
+def test_inputs_on_which_single_precision_fails_by_itself_are_left_out(ask: Any) -> None:
+    """Attention over scores of 1e8: kernels that the task's own tests passed were refused for the order of their sums."""
+    task, spec = made()
+    source = "import numpy as np\ndef softmax(x):\n    return np.sin(x.mean() * 0 + x * x.dtype.type({}))\n"
+    checks = [Check(1, family, 3) for family in ("declared", "special")]
+    steep, flat = (prepare(spec, task, [ask(source.format(by))], checks) for by in ("3e6", "3"))
+    assert [known.family for known in flat] == ["declared", "special"]
+    assert [known.family for known in steep] == ["declared"]
