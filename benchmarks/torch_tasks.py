@@ -176,8 +176,11 @@ def reference_of(which: str, name: str, checkout: Path, task: Task, folder: Path
 
 
 def summary(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """pass@1 and pass@k over all tasks that ended, and over those that could be stated; how the others ended."""
-    ended = [task for task in tasks if task["samples"] or task["impossible"]]
+    """pass@1 and pass@k over all tasks that ended, and over those that could be stated; how the others ended.
+
+    A run that ended with an error has no correct sample.
+    """
+    ended = [task for task in tasks if task["samples"] or task["impossible"] or task["error"]]
     stated = [task for task in ended if not task["impossible"]]
     k = max((len(task["samples"]) for task in stated), default=0)
     found: dict[str, Any] = {"tasks": len(ended), "stated": len(stated), "k": k}
@@ -186,9 +189,10 @@ def summary(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             pass_at(len(task["samples"]), sum(s["correct"] for s in task["samples"]), n)
             for task in stated
             if len(task["samples"]) >= n > 0
-        ]
+        ] + [0.0 for task in stated if task["error"]]
         found[key] = sum(values) / len(ended) if values else None
         found[f"{key}_of_stated"] = sum(values) / len(values) if values else None
+    found["failed"] = sum(bool(task["error"]) for task in stated)
     samples = [s for task in stated for s in task["samples"]]
     found["samples"] = len(samples)
     found["correct"] = sum(s["correct"] for s in samples)

@@ -234,12 +234,14 @@ def test_what_cannot_be_stated_counts_as_failed_and_verdicts_are_compared() -> N
         {"task": "b", "impossible": "", "error": "", "samples": [sample(False, "pass", "race"), sample(False, "fail", "race")]},
         {"task": "c", "impossible": "it draws lots", "error": "", "samples": []},
         {"task": "d", "impossible": "", "error": "", "samples": []},
+        {"task": "e", "impossible": "", "error": "no baseline", "samples": []},
     ]  # fmt: skip
     found = torch_tasks.summary(tasks)
-    assert (found["tasks"], found["stated"], found["k"], found["samples"], found["correct"]) == (3, 2, 2, 4, 2)
-    assert found["pass_at_1"] == pytest.approx(1 / 3)
-    assert found["pass_at_1_of_stated"] == pytest.approx(1 / 2)
-    assert found["pass_at_k"] == pytest.approx(1 / 3)
+    assert (found["tasks"], found["stated"], found["k"], found["samples"], found["correct"]) == (4, 3, 2, 4, 2)
+    assert found["pass_at_1"] == pytest.approx(1 / 4)
+    assert found["pass_at_1_of_stated"] == pytest.approx(1 / 3)
+    assert found["pass_at_k"] == pytest.approx(1 / 4)
+    assert found["failed"] == 1
     assert (found["accepted_but_failed"], found["refused_and_failed"], found["refused_but_passed"]) == (1, 1, 1)
     assert found["endings"] == {"race": 2}
     told = torch_tasks.table({"tasks": tasks, "summary": found})
