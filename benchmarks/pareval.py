@@ -111,7 +111,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def checkout_commit(checkout: Path) -> str:
-    """The commit of ParEval that judges."""
+    """The commit of a checkout."""
     git = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -162,7 +162,27 @@ def judged(samples: Sequence[dict[str, Any]], name: str, problem: str, checkout:
 def run_draw(name: str, draw: str, repairs: int, place: Place) -> tuple[list[dict[str, Any]], str]:
     """(samples, error) of one run of the command; no samples while questions wait. A sample's `program` is its file."""
     folder = place.tasks / name
-    work = place.work / f"{draw}{name}-{repairs}"
+    sentence = (folder / "sentence.txt").read_text(encoding="utf-8").strip()
+    given = ["--repairs", str(repairs), "--strategies", ",".join(DRAWS[draw])]
+    reference = f"{folder / 'ref.py'}:{name}"
+    return exchange([sentence, "--reference", reference, *given], Run(name, draw, f"{draw}{name}-{repairs}"), place)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of `optiml generate`: its task, the prefix of its draw, and the name of its folder below `Place.work`."""
+
+    name: str
+    draw: str
+    folder: str
+
+
+def exchange(arguments: Sequence[str], run: Run, place: Place) -> tuple[list[dict[str, Any]], str]:
+    """(samples, error) of `optiml generate` through the batch door, on the CPU path; no samples while questions wait.
+
+    A sample's `program` is its file.
+    """
+    work = place.work / run.folder
     ended = work / "samples.json"
     if place.keep and ended.is_file():
         return json.loads(ended.read_text(encoding="utf-8")), ""
@@ -170,27 +190,26 @@ def run_draw(name: str, draw: str, repairs: int, place: Place) -> tuple[list[dic
         shutil.rmtree(work, ignore_errors=True)
     batch = work / "batch"
     batch.mkdir(parents=True, exist_ok=True)
-    sentence = (folder / "sentence.txt").read_text(encoding="utf-8").strip()
     command = [
-        optiml(), "generate", sentence, "--work", str(work / "run"), "--llm", f"batch:{batch}", "--llm-model", MODEL,
-        "--llm-free-form", "--device", "cpu", "--format", "json", "--generate-only", "--repairs", str(repairs),
-        "--strategies", ",".join(DRAWS[draw]), "--reference", f"{folder / 'ref.py'}:{name}",
+        optiml(), "generate", *arguments, "--work", str(work / "run"), "--llm", f"batch:{batch}", "--llm-model", MODEL,
+        "--llm-free-form", "--device", "cpu", "--format", "json", "--generate-only",
     ]  # fmt: skip
+    label = f"{run.draw}{run.name}"
     for _ in range(_PASSES):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
-            return [], f"{draw}{name}: did not end in {_TIMEOUT_S:.0f} s"
+            return [], f"{label}: did not end in {_TIMEOUT_S:.0f} s"
         if done.returncode == WAITING:
-            if not answer(batch, name, draw, place):
+            if not answer(batch, run.name, run.draw, place):
                 return [], ""
             continue
         if not done.stdout.strip():
-            return [], f"{draw}{name}: {done.stderr.strip()[-1000:] or f'exit code {done.returncode}'}"
-        samples = list(samples_of(json.loads(done.stdout), draw, work / "run"))
+            return [], f"{label}: {done.stderr.strip()[-1000:] or f'exit code {done.returncode}'}"
+        samples = list(samples_of(json.loads(done.stdout), run.draw, work / "run"))
         ended.write_text(json.dumps(samples), encoding="utf-8")
         return samples, ""
-    return [], f"{draw}{name}: still asks after {_PASSES} passes"
+    return [], f"{label}: still asks after {_PASSES} passes"
 
 
 def answer(batch: Path, name: str, draw: str, place: Place) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
-from engine.errors import NotPredictedError, RefusedError
+from engine.errors import NotPredictedError, RefusedError, SpecError
 from engine.evaluate.build import Builder
 from engine.evaluate.size_relations import relations
 from engine.model import CaseTiming, LaunchConfig, Measurement
@@ -201,18 +201,24 @@ class Speeds:
         def elements(sizes: Sizes) -> int:
             return max((count for _, count in self._sized(Case("", dict(sizes)))), default=0)
 
+        def legal(sizes: Sizes) -> bool:
+            try:
+                return bytes_needed(self._spec, Case("", dict(sizes))) > 0
+            except SpecError:
+                return False
+
         def within(most: int) -> Callable[[Sizes], bool]:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
 
         related = relations(self._spec)
         fits = within(_PROBE_BYTES // self._shrink)
-        small = probe_sizes(case.sizes, ProbeLimits(fits, shrink=self._shrink), related).base
+        small = probe_sizes(case.sizes, ProbeLimits(fits, shrink=self._shrink, legal=legal), related).base
         # A grid of one size loops over the elements: each thread has to have more than one trip.
         threads = max(x.blocks * x.threads for x in self._builder.launches_for(built.program, case.sizes))
         one_size = blocks(small) == blocks(case.sizes)
         limits = ProbeLimits(
             fits, blocks, within(_PROBE_BYTES * _PROBE_GROWTH), elements,
-            2 * threads if one_size else 0, self._shrink,
+            2 * threads if one_size else 0, self._shrink, legal,
         )  # fmt: skip
         return probe_sizes(case.sizes, limits, related)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from engine.cuda.edit import edit_program
 from engine.errors import OptimlError, RefusedError
+from engine.generate.check_cases import TaskError
 from engine.generate.messages import Prompts
 from engine.generate.model_access import CODING, PLANNING, Door
 from engine.generate.oracle import Reference
 from engine.generate.strategies import Strategy
 from engine.generate.task import SCHEMA as TASK_SCHEMA
-from engine.generate.task import Task, TaskError, read_task
+from engine.generate.task import Task, read_task
 from engine.generate.trial import Tried
 from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.chat import ChatError, Fault, Message
@@ -228,7 +229,7 @@ def workplace(program: Program, spec: KernelSpec, target: Target, original: Prog
 
 def _digest(task: Task) -> str:
     """A name for what a model is told of a task: the shapes it is checked on are no part of it."""
-    told = repr((task.kernel, task.arguments, task.time))
+    told = repr((task.kernel, task.arguments, task.time, *task.conditions))
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 

@@ -67,6 +67,7 @@ class Prompts:
         cases = [", ".join(f"{k} = {v}" for k, v in case.sizes.items()) for case in task.time]
         return self._render(
             "kernel.jinja", signature=task.signature, arguments=arguments, cases=cases, target=self._target,
+            conditions=task.conditions,
             reference=self._data(reference, _MOST_REFERENCE), plan=self._data(plan, _MOST_PLAN),
         )  # fmt: skip
 

@@ -49,8 +49,18 @@ class _Reference:
             raise _Refused(f"'{name}' must take its arguments by name, without * and /")
         self.required = [p.name for p in parameters if p.default is p.empty]
         self.optional = [p.name for p in parameters if p.default is not p.empty]
-        # CuPy's arrays for a file that works with CuPy: its functions take no others.
-        self.cupy = any(getattr(v, "__name__", "") == "cupy" for v in held.values() if inspect.ismodule(v))
+        # The arrays of the library that a file works with: its functions take no others.
+        packages = {v.__name__.partition(".")[0] for v in held.values() if inspect.ismodule(v)}
+        self.cupy = "cupy" in packages
+        self.torch = sys.modules.get("torch") if "torch" in packages else None
+
+    def _from_torch(self, value: Any) -> Any:
+        """A tensor as an array. NumPy has no bfloat16, and takes no tensor that has a gradient."""
+        assert self.torch is not None
+        if not isinstance(value, self.torch.Tensor):
+            return value
+        value = value.detach()
+        return (value.double() if value.is_floating_point() else value).numpy()
 
     def said(self, error: BaseException) -> str:
         """The error in one line, with the line of the reference where it arose."""
@@ -71,7 +81,7 @@ class _Reference:
                 import cupy
 
                 array = cupy.asarray(array)
-            values[told["name"]] = array
+            values[told["name"]] = array if self.torch is None else self.torch.from_numpy(array)
         wanted = {n: values[n] for n in (*self.required, *self.optional) if n in values}
         assert self.function is not None
         try:
@@ -96,7 +106,7 @@ class _Reference:
             if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__"):
                 value = value.get()
             try:
-                array = np.asarray(value)
+                array = np.asarray(value if self.torch is None else self._from_torch(value))
             except Exception as error:
                 raise _Refused(f"returns no array for '{name}': {type(error).__name__}") from None
             wide = {"f": "<f8", "i": "<i8", "u": "<u8", "b": "<u8"}.get(array.dtype.kind)

@@ -13,22 +13,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.errors import OptimlError
+from engine.arith import ArithmeticError_, evaluate, evaluate_int
+from engine.generate.check_cases import TaskError, check_cases
 from engine.llm.answers import json_objects
 from engine.llm.plain_words import plain
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, Role
-from engine.spec.spec_checks import case_name, derived_cases
+from engine.spec.spec_checks import case_name
 
-_NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,40}\Z")
+_NAME = re.compile(r"[A-Za-z][a-zA-Z0-9_]{0,40}\Z")
 _SHAPE = re.compile(r"[\w\s+\-*/()]{1,100}\Z", re.ASCII)
+_CONDITION = re.compile(r"[\w\s+\-*/%()<>=!&|]{1,100}\Z", re.ASCII)
 # C++'s words, CUDA's variables, and what a launch names: none of them can be a parameter.
 _WORDS = (
     "alignas auto bool case catch char const constexpr default delete do double enum explicit extern false float friend goto "
     "half inline int long mutable namespace new operator private protected public register short signed sizeof static struct "
     "switch template this throw true typedef typename uint union unsigned using virtual void volatile stream main warpSize "
-    "threadIdx blockIdx blockDim gridDim dim3 size_t"
+    "threadIdx blockIdx blockDim gridDim dim3 size_t NULL NAN INFINITY EOF"
 )
 _TAKEN = frozenset([*_WORDS.split(), *keyword.kwlist])
 # Types that an argument may have, as a kernel writes them.
@@ -40,28 +41,21 @@ TYPES: Mapping[str, str] = {
 _SCALARS = frozenset({"float", "double", "int32", "uint32", "int64", "uint64"})
 _FLOATS = frozenset({"float", "double", "half", "bfloat16"})
 _HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
-_FILLS = ("normal", "uniform", "integers", "sorted", "permutation")
+_FILLS = ("normal", "uniform", "integers", "sorted", "permutation", "symmetric")
 _MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
+_MOST_CONDITIONS = 8
 _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
-# A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.spec_checks`).
-_LENGTH = 64
-# Shapes with one length at its real value and the others small, up to so many bytes. On the CPU, where a thread costs a
-# microsecond, the greatest length alone, and a little beyond what one thread of a block each could do.
-_LONG_BYTES = 256 << 10
-_CPU_LONG = 1031
-_SMALL = (3, 5, 2, 7)
-# A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
-_FACTORS = (1.0, 0.5, 3.0, 1.25)
 
 ROLES = ("in", "out", "zeroed", "inout", "scalar")
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["kernel", "sizes", "arguments"],
+    "required": ["kernel", "sizes", "conditions", "arguments"],
     "properties": {
         "kernel": {"type": "string"},
+        "conditions": {"type": "array", "items": {"type": "string"}},
         "sizes": {
             "type": "array",
             "items": {
@@ -90,10 +84,6 @@ SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-
-
-class TaskError(OptimlError):
-    """A task that cannot be used, in words that its author could put right."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +123,16 @@ class TaskArgument:
 
 @dataclass(frozen=True)
 class Task:
-    """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to."""
+    """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to.
+
+    All of them meet the `conditions`, comparisons of sizes.
+    """
 
     kernel: str
     arguments: tuple[TaskArgument, ...]
     time: tuple[Case, ...]
     check: tuple[Case, ...]
+    conditions: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> tuple[TaskArgument, ...]:
@@ -269,7 +263,29 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
     for case in time:
         if _bytes(arguments, case) > _MOST_BYTES:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
-    return Task(kernel, arguments, time, _checks(arguments, time, cpu=cpu))
+    conditions = _conditions(told.get("conditions"), time)
+    check = check_cases(time, conditions, lambda case: _bytes(arguments, case), cpu=cpu)
+    return Task(kernel, arguments, time, check, conditions)
+
+
+def _conditions(told: Any, time: tuple[Case, ...]) -> tuple[str, ...]:
+    listed = told if told is not None else []
+    if not isinstance(listed, list) or len(listed) > _MOST_CONDITIONS:
+        _bad(f"there are at most {_MOST_CONDITIONS} conditions")
+    conditions = []
+    for one in listed:
+        text = one.strip() if isinstance(one, str) else ""
+        if not _CONDITION.match(text) or "//" in text or "/*" in text:
+            _bad("a condition is no comparison of sizes")
+        for case in time:
+            try:
+                met = evaluate(text, case.sizes)
+            except ArithmeticError_ as error:
+                _bad(f"the condition '{text}' has no value: {plain(error.what, 100)}")
+            if not met:
+                _bad(f"the condition '{text}' is not met by the case {case.name}")
+        conditions.append(text)
+    return tuple(conditions)
 
 
 def _check_zeroed(arguments: tuple[TaskArgument, ...], sizes: Iterable[str]) -> None:
@@ -386,54 +402,10 @@ def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
     return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
 
 
-def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], *, cpu: bool) -> tuple[Case, ...]:
-    """Awkward shapes (`derived_cases`), and each length at its real value beside small others; factors in other values."""
-    first = time[0].sizes
-    lengths = [n for n, v in first.items() if isinstance(v, int) and any(c.sizes[n] > _LENGTH for c in time)]
-    if not lengths:
-        _bad(f"no size is over {_LENGTH}: nothing would be timed, and no awkward shape can be made")
-    wanted: list[dict[str, int | float]] = [dict(c.sizes) for c in derived_cases(time)]
-    if len(lengths) > 1:
-        real = {name: int(max(c.sizes[name] for c in time)) for name in lengths}
-        for name in lengths:
-            if cpu and real[name] < max(real.values()):
-                continue
-            others = iter(_SMALL * len(lengths))
-            sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
-            sizes[name] = min(real[name], _CPU_LONG) if cpu else real[name]
-            wanted.append(sizes)
-    cases: list[Case] = []
-    fractions = [n for n, v in first.items() if isinstance(v, float)]
-    for index, sizes in enumerate(wanted):
-        for name in fractions:
-            sizes[name] = float(sizes[name]) * _FACTORS[(index + 1) % len(_FACTORS)]
-        case = _fitting(arguments, sizes, lengths)
-        if case is not None and all(case.sizes != c.sizes for c in cases):
-            cases.append(case)
-    if len(cases) < 3:
-        _bad("the shapes hang together so that hardly any awkward one can be made")
-    return tuple(cases)
-
-
-def _fitting(arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float], lengths: list[str]) -> Case | None:
-    """The case, its longest length halved until it runs on a CPU in no time; None where its shapes have no value."""
-    sizes = dict(sizes)
-    while True:
-        case = Case(case_name(sizes), sizes)
-        try:
-            if _bytes(arguments, case) <= _LONG_BYTES:
-                return case
-        except TaskError:
-            return None
-        longest = max(lengths, key=lambda n: sizes[n])
-        if sizes[longest] <= 1:
-            return None
-        sizes[longest] = int(sizes[longest]) // 2 + 1 if sizes[longest] > 2 else 1
-
-
 def described(task: Task) -> str:
     """The task as JSON, for a model to read."""
     arguments = [
         {"name": a.name, "type": TYPES[a.type], "role": a.told_role, "shape": list(a.shape)} for a in task.arguments
     ]
-    return json.dumps({"kernel": task.kernel, "arguments": arguments}, indent=1)
+    told = {"kernel": task.kernel, "arguments": arguments}
+    return json.dumps({**told, "conditions": list(task.conditions)} if task.conditions else told, indent=1)

@@ -248,10 +248,13 @@ def _beside(given: Unit) -> list[Span]:
     """The spans of everything at file scope, in order; of comments only those that leave figures to the tuner."""
     found: list[Span] = []
     for node in given.root.children:
-        if node.type == ";" and found:
-            found[-1] = Span(found[-1].start, node.end_byte)  # the end of a type's definition stands apart from it
-        elif node.type not in ("comment", ";") or _OPEN.match(given.text(Span(node.start_byte, node.end_byte))):
-            found.append(Span(node.start_byte, node.end_byte))
+        span = Span(node.start_byte, node.end_byte)
+        if given.text(span) == ";":
+            # The end of a type's definition stands apart from it; with attributes (`struct __align__(16) V`) as a statement.
+            if found:
+                found[-1] = Span(found[-1].start, span.end)
+        elif node.type != "comment" or _OPEN.match(given.text(span)):
+            found.append(span)
     return found
 
 

@@ -184,6 +184,7 @@ def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, sho
         "cases": cases,
         "source": source_of(context, short=short),
         "launches": elsewhere,
+        "fixed": [site.kernel.name for site in place.sites if not site.launch_open],
         "lineage": lineage,
         "floor": context.floor,
         "review": context.review,

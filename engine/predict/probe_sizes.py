@@ -31,7 +31,7 @@ class ProbeLimits:
 
     `fits`: small enough for a base run. `fits_at_most` (default: `fits`): small enough where the grid asks for more. `blocks`: a
     launch's number of blocks. `work` has to reach `least_work` where it can: a grid of one size loops over the elements.
-    `shrink`: the base does so many times less work.
+    `shrink`: the base does so many times less work. `legal`: every buffer has elements, one of `length - 13` for instance.
     """
 
     fits: Callable[[Sizes], bool] = _anything
@@ -40,6 +40,7 @@ class ProbeLimits:
     work: Callable[[Sizes], int] = _nothing
     least_work: int = 0
     shrink: int = 1
+    legal: Callable[[Sizes], bool] = _anything
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,26 @@ def probe_sizes(sizes: Sizes, limits: ProbeLimits = ProbeLimits(), related: Rela
     """Small versions of one timing case. Never larger than `sizes`.
 
     The largest size is halved first, with those that belong together, until the work and `limits.fits` allow the run: a size that
-    is small already (bins, steps, the width of a row) stays as it is. What was a multiple of a block stays one.
+    is small already (bins, steps, the width of a row) stays as it is. What was a multiple of a block stays one. A size that cannot
+    be halved any more (`limits.legal`) leaves the others to be.
 
     Counts grow as they do at full size only where the grid does: a size is doubled again while all its work stays in one block,
     or while a grid that is capped at full size is not yet, as long as `fits_at_most` allows. Where the grid is of one size, the
     sizes that move the work are doubled until it reaches `least_work`, the one furthest from its full size first.
     """
     whole = [name for name, value in sizes.items() if isinstance(value, int) and value > 1]
-    base = dict(sizes)
+    base, shrinking = dict(sizes), list(whole)
     while _over(base, whole, related, limits.shrink) or not limits.fits(base):
-        largest = max(whole, key=lambda name: base[name], default="")
+        largest = max(shrinking, key=lambda name: base[name], default="")
         if not largest or base[largest] <= 1:
             break
         group = related.group(largest)
         shrunk = [n for n in whole if n == largest or (n in group and base[n] > _LEAST_TOGETHER)]
-        base.update({name: _half(int(base[name]), int(sizes[name])) for name in shrunk})
+        smaller = {**base, **{name: _half(int(base[name]), int(sizes[name])) for name in shrunk}}
+        if limits.legal(smaller):
+            base = smaller
+        else:
+            shrinking.remove(largest)
     grown = _Grown(sizes, whole, limits, related)
     for name in whole:
         base = grown.in_step(base, name)

@@ -336,6 +336,12 @@ class Site:
             return None
         return merge(host, spec)
 
+    @cached_property
+    def launch_open(self) -> bool:
+        """Whether some other launch would be let through: it can be rewritten, and what host code computes for it serves nothing else."""
+        edits = self.launch_edits(grid=["1"], block=["32"])
+        return edits is not None and self.changes_only_kernels(edits)
+
     def changes_only_kernels(self, edits: Edits) -> bool:
         """Whether what is edited serves nothing but this spec's kernels and their launch: else no such edit would be let through."""
         try:

@@ -300,7 +300,7 @@ def _fill(draw: _Draw, argument: Argument, count: int) -> Array:
     if kind == "integers" or dtype.kind != "float":
         low, high = _range(spec, case, argument, dtype)
         drawn = rng.integers(math.ceil(low), math.ceil(high), count, dtype=xp.int64)
-        return _cast(xp.sort(drawn) if kind == "sorted" else drawn, dtype)
+        return _cast(_arranged(drawn, kind, xp), dtype)
     real = xp.float64 if dtype.storage == np.float64 else xp.float32
     if kind == "normal":
         data = rng.standard_normal(count, dtype=real)
@@ -328,7 +328,17 @@ def _fill(draw: _Draw, argument: Argument, count: int) -> Array:
     if bounds is not None:
         # Rounding to the type may reach the exclusive end, where a logarithm or a division has no value.
         data = xp.minimum(data, real(bounds[1]))
-    return _cast(xp.sort(data) if kind == "sorted" else data, dtype)
+    return _cast(_arranged(data, kind, xp), dtype)
+
+
+def _arranged(data: Array, kind: str, xp: Any) -> Array:
+    """Independent numbers as the kind of a fill has them: in order, or the lower triangle as a mirror of the upper one."""
+    if kind == "sorted":
+        return xp.sort(data)
+    if kind == "symmetric":
+        square = data.reshape(math.isqrt(data.size), -1)
+        return (xp.triu(square) + xp.triu(square, 1).T).reshape(-1)
+    return data
 
 
 def _below(high: float, dtype: DType) -> float:

@@ -8,8 +8,8 @@ from typing import Literal
 
 Role = Literal["in", "out", "inout", "scalar"]
 FillKind = Literal[
-    "normal", "uniform", "integers", "permutation", "constant", "sorted", "offsets", "csr_offsets", "csr_columns"
-]
+    "normal", "uniform", "integers", "permutation", "constant", "sorted", "symmetric", "offsets", "csr_offsets", "csr_columns"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Fill:
     """How a buffer's first contents are drawn.
 
     `normal`: mean `low` (0), standard deviation `high` (1). `uniform` and `integers`: from `low` to `high` (exclusive).
-    `constant`: `low`. `permutation`: of 0 … n-1. `sorted`: ascending uniform. `offsets`: 0, then
+    `constant`: `low`. `permutation`: of 0 … n-1. `sorted`: ascending uniform. `symmetric`: a square
+    matrix of whole or uniform numbers that is its own transpose. `offsets`: 0, then
     each larger than the one before by `low` to `high` (exclusive). `csr_offsets`/`csr_columns`: row offsets and
     column indices of one sparse matrix; `high` of `csr_columns` is the number of columns, and both refer to each other
     through `of` (the partner argument's name). `low` and `high` are arithmetic expressions over the case's sizes.

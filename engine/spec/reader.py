@@ -40,6 +40,7 @@ _FILLS: Mapping[str, tuple[str, ...]] = {
     "permutation": (),
     "constant": ("low",),
     "sorted": ("low", "high"),
+    "symmetric": ("low", "high"),
     "offsets": ("low", "high"),
     "csr_offsets": ("of",),
     "csr_columns": ("high", "of"),

@@ -93,11 +93,16 @@ def check_fill(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
     least, most = dtype.limits
     if dtype.kind == "int":
         most = min(most, 2**63 - 1)  # what generators draw
-    if fill.kind in ("uniform", "integers", "sorted"):
+    if fill.kind in ("uniform", "integers", "sorted", "symmetric"):
         if not fill.high and dtype.kind in ("int", "bytes"):
             raise SpecError(f"the fill '{fill.kind}' of '{name}' needs 'high'", where, "high is exclusive")
         if fill.kind == "integers" and not fill.high:
             raise SpecError(f"the fill 'integers' of '{name}' needs 'high'", where, "high is exclusive")
+        count = elements_of(argument, case, where)
+        if fill.kind == "symmetric" and (math.isqrt(count) ** 2 != count or dtype.lanes > 1):
+            raise SpecError(
+                f"'{name}' has {count} elements in the case {case.name}: no square matrix", where, "use another fill"
+            )
         if not low < high:
             raise SpecError(f"the fill of '{name}' is from {low} to {high} in the case {case.name}: empty", where)
         if low < least or (high - 1 if dtype.kind != "float" else high) > most:

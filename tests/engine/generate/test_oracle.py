@@ -247,3 +247,76 @@ def test_a_giant_reference_is_refused(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_bytes(b"#" * (300 << 10))
     with pytest.raises(UsageError, match="exceeds 256 KiB"):
         read_reference(f"{tmp_path / 'big.py'}:f")
+
+
+# PyTorch is no dependency of the tests: this stands in for it with what a reference and the worker use of a tensor.
+TORCH = """
+import sys, types
+import numpy as np
+
+class Tensor:
+    def __init__(self, array, gradient=False):
+        self.array, self.gradient = array, gradient
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("cannot call numpy() on a tensor that requires a gradient")
+
+    def detach(self):
+        return Tensor(self.array)
+
+    def is_floating_point(self):
+        return self.array.dtype.kind == "f"
+
+    def double(self):
+        return Tensor(self.array.astype(np.float64))
+
+    def numpy(self):
+        return self.array
+
+torch = types.ModuleType("torch")
+torch.Tensor, torch.from_numpy = Tensor, Tensor
+sys.modules["torch"] = torch
+"""
+
+
+def test_a_reference_in_pytorch_gets_tensors_and_returns_them(ask: Any) -> None:
+    task, spec = made()
+    body = """
+def softmax(x):
+    assert type(x) is torch.Tensor
+    e = np.exp(x.array - x.array.max(axis=1, keepdims=True))
+    return Tensor(e / e.sum(axis=1, keepdims=True), gradient=True)
+"""
+    check = [Check(1, "declared", 3)]
+    known = prepare(spec, task, [ask(TORCH + body)], check)[0]
+    expected = prepare(spec, task, [ask(RIGHT)], check)[0]
+    assert np.array_equal(known.wide["y"], expected.wide["y"])
+    assert np.array_equal(known.narrow["y"], expected.narrow["y"])
+
+
+def test_what_a_type_cannot_hold_apart_from_zero_is_no_wrong_result(ask: Any) -> None:
+    """A product of the smallest normal numbers is zero in single precision and 1e-76 in double precision: a kernel's zero was refused."""
+    task, spec = made()
+    source = "import numpy as np\ndef softmax(x):\n    return (x * 0 + x.dtype.type(1e-38)) * (x * 0 + x.dtype.type(1e-38))\n"
+    known = prepare(spec, task, [ask(source)], [Check(0, "declared", 3)])[0]
+    assert 0 < known.wide["y"][0] < 1e-75
+    assert compare(spec, task, known, {"y": np.zeros(1, np.float32)}) is None
+    assert compare(spec, task, known, {"y": np.full(1, 1e-12, np.float32)}) is not None
+
+
+def test_what_the_reference_itself_rounds_away_is_no_wrong_result(ask: Any) -> None:
+    """`1 + erf(x)` far on the left is zero in double precision; a kernel that used `erfc` gave 1e-21, and was refused."""
+    task, spec = made()
+    known = prepare(spec, task, [ask("def softmax(x):\n    return (x * 0 + 1) - 1\n")], [Check(0, "declared", 3)])[0]
+    assert compare(spec, task, known, {"y": np.full(1, 1e-21, np.float32)}) is None
+    assert compare(spec, task, known, {"y": np.full(1, 1e-12, np.float32)}) is not None
+
+
+def test_inputs_on_which_single_precision_fails_by_itself_are_left_out(ask: Any) -> None:
+    """Attention over scores of 1e8: kernels that the task's own tests passed were refused for the order of their sums."""
+    task, spec = made()
+    source = "import numpy as np\ndef softmax(x):\n    return np.sin(x.mean() * 0 + x * x.dtype.type({}))\n"
+    checks = [Check(1, family, 3) for family in ("declared", "special")]
+    steep, flat = (prepare(spec, task, [ask(source.format(by))], checks) for by in ("3e6", "3"))
+    assert [known.family for known in flat] == ["declared", "special"]
+    assert [known.family for known in steep] == ["declared"]

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from engine.errors import OptimlError
-from engine.generate.task import Task, TaskError, read_task
-from engine.model import Program
+from engine.generate.check_cases import TaskError
+from engine.generate.messages import Prompts
+from engine.generate.task import Task, read_task
+from engine.model import Program, Target
 from engine.spec.reader import specs_in
 
 from .scripts import RECORDED
@@ -187,3 +189,100 @@ def test_a_zeroed_output_is_zeroed_by_the_host_and_by_every_check(type_: str, re
 def test_the_size_of_a_zeroed_output_has_to_be_known_to_the_host() -> None:
     with pytest.raises(TaskError, match="'counts' is zeroed, and its size 'bins' is no scalar argument"):
         counts("int32", N)
+
+
+N = {**ROWS, "name": "n"}
+K = {**ROWS, "name": "k"}
+TOP = [{**X, "shape": ["n"]}, {**Y, "shape": ["k"]}, N, K]
+
+
+def with_conditions(*conditions: Any, n: Any = (1 << 20,), k: Any = (100,)) -> str:
+    sizes = [{"name": "n", "values": list(n)}, {"name": "k", "values": list(k)}]
+    return json.dumps({**json.loads(told(*TOP, sizes=sizes)), "conditions": list(conditions)})
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_every_check_shape_meets_the_conditions_and_is_near_an_awkward_one(cpu: bool) -> None:
+    free = read_task(with_conditions(), cpu=cpu)
+    assert any(c.sizes["k"] > c.sizes["n"] for c in free.check)
+    task = read_task(with_conditions("k <= n", "k % 2 == 0"), cpu=cpu)
+    assert all(c.sizes["k"] <= c.sizes["n"] and c.sizes["k"] % 2 == 0 for c in task.check)
+    assert len(task.check) >= 4
+    assert any(c.sizes["k"] == c.sizes["n"] for c in task.check)
+    assert specs(task).check == task.check
+
+
+def test_a_condition_names_the_values_that_are_tried() -> None:
+    task = read_task(with_conditions("k % 48 == 0", k=[4800]), cpu=True)
+    assert {c.sizes["k"] for c in task.check} >= {48}
+    assert all(c.sizes["k"] % 48 == 0 for c in task.check)
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("k > n", "is not met by the case n=1048576,k=100"),
+        ("k <= m", "has no value"),
+        ("k <= n; system()", "no comparison"),
+        (3, "no comparison"),
+        ("k % 77 == 1 && n % 2 == 0 && n % 97 == 71", "is not met"),
+    ],
+)
+def test_a_bad_condition_is_refused_with_one_sentence(condition: Any, says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        read_task(with_conditions(condition))
+
+
+def test_conditions_stand_in_the_prompt_of_a_kernel_and_of_a_reference() -> None:
+    prompts = Prompts("a sentence", Target("sm_90"))
+    task, free = (read_task(with_conditions(*c)) for c in (["k <= n"], []))
+    assert "\nTrue for every size that it is used with:\n- k <= n\n" in prompts.kernel(task, "", "")[1].content
+    assert '"k <= n"' in prompts.reference(task)[1].content
+    assert "True for every size" not in prompts.kernel(free, "", "")[1].content
+
+
+def test_a_small_size_is_checked_in_each_of_its_real_values() -> None:
+    task = read_task(with_conditions(n=[1 << 20, 1 << 16], k=[3, 5]), cpu=True)
+    assert {c.sizes["k"] for c in task.check} == {3, 5}
+
+
+def test_a_length_whose_square_fills_memory_still_has_three_shapes() -> None:
+    square = [{**X, "shape": ["n", "n"]}, {**Y, "shape": ["n", "n"]}, N]
+    task = read_task(told(*square, sizes=[{"name": "n", "values": [500]}]), cpu=True)
+    assert len({c.sizes["n"] for c in task.check}) == len(task.check) >= 3
+
+
+def test_a_table_of_a_fixed_size_does_not_make_a_task_impossible() -> None:
+    """Its bytes count for every shape, and no shape makes them fewer."""
+    table = {**X, "name": "table", "shape": ["1000000"]}
+    task = read_task(told(table, {**X, "shape": ["n"]}, {**Y, "shape": ["n"]}, sizes=[{"name": "n", "values": [4096]}]))
+    assert {c.sizes["n"] for c in task.check} >= {1, 129}
+
+
+def test_names_may_begin_with_a_capital_letter() -> None:
+    upper = [{**X, "name": "Q", "shape": ["N"]}, {**Y, "shape": ["N"]}, {**N, "name": "N"}]
+    task = read_task(told(*upper, sizes=[{"name": "N", "values": [4096]}]))
+    assert "const float* Q, float* y, int N" in task.signature
+    assert specs(task).check == task.check
+
+
+def test_a_matrix_may_be_declared_symmetric() -> None:
+    square = {**X, "shape": ["n", "n"], "fill": "symmetric", "type": "int32", "low": "0", "high": "2"}
+    out = {**Y, "shape": ["n"], "type": "int32"}
+    task = read_task(told(square, out, N, sizes=[{"name": "n", "values": [4096]}]))
+    assert 'kind = "symmetric", low = "0", high = "2"' in task.file(("",))
+    assert specs(task).argument("x").fill.kind == "symmetric"
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_shape_has_lengths_as_even_as_the_real_ones(cpu: bool) -> None:
+    """All shapes of one length were odd: what a kernel does with vectors of four never ran on the CPU path."""
+    vector = [{**X, "shape": ["n"]}, {**Y, "shape": ["n"]}, N]
+    task = read_task(told(*vector, sizes=[{"name": "n", "values": [25_000_000]}]), cpu=cpu)
+    assert any(c.sizes["n"] % 32 == 0 for c in task.check)
+    matrix = read_task(told(X, Y), cpu=cpu)
+    assert any(
+        c.sizes["rows"] % 32 == c.sizes["cols"] % 32 == 0 and c.sizes["rows"] != c.sizes["cols"] for c in matrix.check
+    )
+    odd = read_task(told(*vector, sizes=[{"name": "n", "values": [10_007]}]), cpu=cpu)
+    assert all(c.sizes["n"] % 4 for c in odd.check)

@@ -221,8 +221,10 @@ def test_a_whole_kernel_may_have_attributes_before_its_name(place, before):
 
 def test_a_type_that_comes_with_a_whole_kernel_keeps_its_semicolon(place):
     types = "struct Pair {\n    float largest, sum;\n};\n\nenum Step { First, Second };\n\n"
+    types += "struct __align__(16) Four {\n    float x, y, z, w;\n};\n\n"
     _, text = edited(answer(kernel=types + HELPER + WARP), place)
     assert "float largest, sum;\n};" in text
+    assert "float x, y, z, w;\n};" in text
     assert "enum Step { First, Second };" in text
 
 

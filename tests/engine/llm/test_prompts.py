@@ -167,6 +167,17 @@ def test_a_launch_that_an_edit_changed_is_told_and_can_be_changed_again():
     assert sorted(again) == ["benchmarks/suite/optiml.toml", "benchmarks/suite/scan.cu"]
 
 
+def test_a_launch_that_cannot_be_changed_is_named_before_an_answer_changes_it():
+    """All six edits of two kernels of a repository changed such a launch, and were dropped."""
+    said = 'The launch of `softmax_kernel` cannot be changed: give no "launch" for it'
+    assert said not in propose(context_of(*grown()))[1].content
+    hidden = SOFTMAX.read_bytes().replace(b"<<<blocks", b"<<<blocks_for(rows)")
+    assert said in propose(context_of(*grown(hidden)))[1].content
+    # Written like this the launch is known, and its rewriting is refused: the text around it is no launch to the grammar.
+    spaced = SOFTMAX.read_bytes().replace(b"<<<blocks, threads>>>(", b" << < blocks, threads >> > (")
+    assert said in propose(context_of(*grown(spaced)))[1].content
+
+
 def test_checks_seeds_and_tolerances_are_never_told():
     spec, node = grown()
     text = text_of(propose(context_of(spec, node)))

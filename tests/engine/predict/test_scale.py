@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -89,6 +89,21 @@ def test_multiples_stay_multiples_and_factors_stay() -> None:
     # 112 pixels are seven blocks of 16: 14 of them would leave a part of each block without work.
     assert probe_sizes({"images": 64, "height": 112, "width": 112}).base == {"images": 64, "height": 48, "width": 48}
     assert probe_sizes({"n": 320}, ProbeLimits(lambda s: s["n"] < 100)).base == {"n": 64}
+
+
+def test_no_size_becomes_so_small_that_a_buffer_has_no_elements() -> None:
+    """An output of `length - 13` elements a row: the lengths of the base, of what is doubled, and of what is held out leave some."""
+    sizes = {"rows": 64, "features": 192, "length": 16384}
+
+    def fits(s: Mapping[str, int | float]) -> bool:
+        return s["rows"] * s["features"] * s["length"] <= 512
+
+    assert probe_sizes(sizes, ProbeLimits(fits)).base["length"] < 14
+    small = probe_sizes(sizes, ProbeLimits(fits, legal=lambda s: s["length"] > 13))
+    assert small.held_out is not None
+    assert all(s["length"] > 13 for s in (*small.fitted, small.held_out))
+    assert small.base["rows"] < 64
+    assert small.base["features"] < 192
 
 
 def test_the_largest_size_is_shrunk_and_what_is_small_stays() -> None:

@@ -143,6 +143,16 @@ def test_permutation_constant_and_sorted() -> None:
     assert (np.diff(_one("int", Fill("sorted", "0", "50"))) >= 0).all()
 
 
+@pytest.mark.parametrize("type_", ["int", "uint8", "float", "double", "half"])
+def test_a_symmetric_matrix_is_its_own_transpose_in_its_range(type_: str) -> None:
+    case = Case("n=61", {"n": 61})
+    data = generate(_spec(Argument("x", type_, "in", "n * n", Fill("symmetric", "1", "9"))), case, 1, "declared")["x"]
+    found = parse_dtype(type_).to_float64(data).reshape(61, 61)
+    assert np.array_equal(found, found.T)
+    assert 1 <= found.min() < found.max() < 9
+    assert len(np.unique(found[0])) > 5
+
+
 def test_vectors_and_structs_fill_all_lanes() -> None:
     spec = _spec(
         Argument("v", "float4", "in", "n"),

@@ -188,6 +188,7 @@ MISTAKES = [
     ('size = "n" }\ny', 'size = "n", fill = { kind = "uniform", hihg = 1 } }\ny', 5, "'high'"),
     ('size = "n" }\ny', 'size = "n", fill = { kind = "uniform", low = 3, high = 1 } }\ny', 5, "empty"),
     ('size = "n" }\ny', 'size = "n", fill = "permutation" }\ny', 5, "integer"),
+    ('size = "n" }\ny', 'size = "n", fill = "symmetric" }\ny', 5, "no square matrix"),
     ('size = "n" }\ny', 'size = "n", value = "3" }\ny', 5, "'value'"),
     ('size = "n" }\ny', 'size = "?" }\ny', 5, "not filled in"),
     ("n = 7", "n = 0", 8, "'n' is 0"),
