@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.cuda.declarations import variables
@@ -209,7 +209,7 @@ def _summed(scope: Scope, nest: Node) -> _Sum | None:
         elif node.type == "compound_statement":
             statements = [s for s in children(node) if s.type != "preproc_call"]
             for statement in statements[:-1]:
-                if _continues(statement):
+                if _leaves(statement, "continue_statement"):
                     if not note(statement.child_by_field_name("condition"), negated=True):
                         return None
                 elif statement.type == "declaration" and pure_value(statement):
@@ -235,13 +235,25 @@ def _summed(scope: Scope, nest: Node) -> _Sum | None:
     return None
 
 
-def _continues(statement: Node) -> bool:
+def leaves_out_again(statement: Node, guards: Sequence[str]) -> bool:
+    """Whether the author returns where one of these conditions holds, as text: behind them no check can meet that again."""
+    condition = statement.child_by_field_name("condition")
+    known = {"".join(guard.split()) for guard in guards}
+    return (
+        condition is not None
+        and _leaves(statement, "return_statement")
+        and all("".join(text(part).split()) in known for part in operands(condition, "||"))
+    )
+
+
+def _leaves(statement: Node, kind: str) -> bool:
+    """Whether it is an `if` without an `else` that does nothing but end the kernel or a turn of a loop."""
     if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
         return False
     inner = statement.child_by_field_name("consequence")
     while inner is not None and inner.type == "compound_statement" and len(children(inner)) == 1:
         inner = children(inner)[0]
-    return inner is not None and inner.type == "continue_statement"
+    return inner is not None and inner.type == kind
 
 
 def _factor(scope: Scope, values: Mapping[str, Node], node: Node) -> Node | None:

@@ -16,7 +16,7 @@ from engine.cuda.syntax import text, walk
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
 from engine.rewrite.wording import ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
-from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution
+from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
 from engine.rules.idioms.digits import composed
 from engine.rules.idioms.known_values import definition, in_parameters
 from engine.rules.idioms.tensor_cores import functions
@@ -427,7 +427,11 @@ def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | N
         guards.append(f"{name} >= {_term(extent)}")
     lines = [f"const {form.found.types[name]} {name} = {value};" for name, value in given.items()]
     lines.append(f"if ({' || '.join(guards)}) {{\n    continue;\n}}")
-    kept = [n for n in site.body.named_children if n not in form.found.plain and n not in form.found.moved]
+    kept = [
+        n
+        for n in site.body.named_children
+        if n not in form.found.plain and n not in form.found.moved and not leaves_out_again(n, guards)
+    ]
     used = {text(n) for statement in kept for n in walk(statement) if n.type == "identifier"}
     for name in form.found.digits:
         if name in used and name not in form.chosen:

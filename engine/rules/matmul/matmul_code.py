@@ -164,7 +164,7 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
         "}",
     ]
     return [
-        *lines, f"if ({tiles} > 0) {{", *indented(first, unit), "}",
+        *lines, *first,
         f"for (int {tile} = 1; {tile} <= {tiles}; ++{tile}) {{", *indented(body, unit), "}",
     ]  # fmt: skip
 
@@ -172,11 +172,12 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
 def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
     tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
 
-    def copy(at: str) -> list[str]:
-        lines = [f"if ({at} < {tiles}) {{"]
+    def copy(at: str, *, surely: bool = False) -> list[str]:
+        own: list[str] = []
         for p in parts:
-            lines += indented(copy_tile(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
-        return [*lines, "}", "__pipeline_commit();"]
+            own += copy_tile(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit)
+        tested = own if surely else [f"if ({at} < {tiles}) {{", *indented(own, unit), "}"]
+        return [*tested, "__pipeline_commit();"]
 
     body = [
         f"__pipeline_wait_prior({t.buffers - 2});",
@@ -188,7 +189,7 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     return [
         f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
         f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
-        *indented(copy(tile), unit),
+        *indented(copy(tile, surely=t.buffers == 2), unit),
         "}",
         f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
         *indented(body, unit),

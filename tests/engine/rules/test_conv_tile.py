@@ -208,6 +208,19 @@ def test_taps_and_channels_are_multiplied_on_tensor_cores() -> None:
         assert not re.search(r"\b(?:LDL|STL)\b", code)
 
 
+def test_a_condition_of_the_authors_stands_once() -> None:
+    """Behind the same one of the tile's no check could meet it."""
+
+    def authors(source: str) -> set[int]:
+        site = site_of(source)
+        texts = [device(after(site, proposal)) for proposal in propose(site, "conv_tile")]
+        assert texts
+        return {text.count("x >= width") - text.count("k >= outputs") for text in texts}
+
+    assert authors(PADDED) == {0}
+    assert 0 not in authors(PADDED.replace("x >= width ||", "x > width - 1 || x >= width ||"))
+
+
 def test_layers_of_few_channels_or_other_types_do_without_tensor_cores() -> None:
     assert not propose(plane(), "conv_tile", tensor=1)
     source = PADDED.replace("float", "double").replace("0.0f", "0.0")
