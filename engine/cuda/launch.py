@@ -12,6 +12,7 @@ from engine.cuda.definitions import declarators
 from engine.cuda.host_definitions import Definition
 from engine.cuda.host_scope import HostScope
 from engine.cuda.kernel import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
+from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse, text, walk
 from engine.cuda.readable_text import has_launch
 from engine.errors import SourceError
@@ -269,7 +270,10 @@ def _visible_before(unit: Unit, function: Node, definition: Definition) -> set[s
 
 
 def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, ...]:
-    """The integer constants (macro, file-scope or local) that the block's extents depend on, as far as they are plain numbers."""
+    """The integer constants (macro, file-scope or local) that the block's extents depend on, as far as they are plain numbers.
+
+    None where branches of the file define one of them each in its way: another value of the others is tried in one branch alone.
+    """
     if len(site.parts) < 2:
         return ()
     unit = parse(program.files[site.path], site.path)
@@ -277,6 +281,8 @@ def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, 
     try:
         scope.dims(part_node(unit, site.parts[1]))
     except SourceError:
+        return ()
+    if any(len(object_macros(unit.data, unit.path).get(name, ())) > 1 for name in scope.used):
         return ()
     kernels = {
         k.name: k

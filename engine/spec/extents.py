@@ -23,7 +23,8 @@ _TILED = {
 }
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 _PRIMES_LOW, _TIMES = (2, 3, 5, 7), (11, 13, 7, 17, 19, 23)  # of what a size is divided by, and how often it goes in
-_SHIFT = 2  # in `_PRIMES`, from one trial to the next
+# Where trials of four sizes and more begin in `_PRIMES`: no two sizes are as far apart in one of them as in all.
+_STARTS = (0, 3, 5)
 _LEAST_ROWS = 5  # of a size that a few can be left of
 _NONE: Mapping[str, str] = {}
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -72,11 +73,8 @@ def _trial_sizes(names: Sequence[str], *, tiled: bool, tile: int) -> tuple[dict[
     if count == 2:
         return tuple(dict(zip(names, pair, strict=True)) for pair in _TWO)
     # Three sizes are all different in each trial; of more, few enough for a launch of as many blocks as their product.
-    first, trials, shift = (2, 4, count) if count == 3 else (0, 3, _SHIFT)
-    return tuple(
-        {name: _PRIMES[(first + trial * shift + at) % len(_PRIMES)] for at, name in enumerate(names)}
-        for trial in range(trials)
-    )
+    starts = tuple(2 + 3 * trial for trial in range(4)) if count == 3 else _STARTS
+    return tuple({name: _PRIMES[(start + at) % len(_PRIMES)] for at, name in enumerate(names)} for start in starts)
 
 
 def trial_key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -27,8 +27,10 @@ for (int $part = 0; $part < $wide; $part += $together) {
                 #pragma unroll
                 for (int $e = 0; $e < 2; ++$e) {
                     const int $c = $first_channel$member + $e * 4;
-                    const int $row = ($own_y + ($part + $j) / $sums_x)$times_y + $row_of_taps$by_y;
-                    const int $column = (($part + $j) % $sums_x * 8 + $group)$times_x + $tap$by_x;
+                    const int $y_of = $own_y + ($part + $j) / $sums_x;
+                    const int $x_of = ($part + $j) % $sums_x * 8 + $group;
+                    const int $row = $y_of$times_y + $row_of_taps$by_y;
+                    const int $column = $x_of$times_x + $tap$by_x;
                     $split($in_tile$at_buffer[$c * $rows + $row][$column], $b_high[$j][$e], $b_low[$j][$e]);
                 }
             }

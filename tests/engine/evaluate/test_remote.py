@@ -315,5 +315,5 @@ def test_devices_that_will_confirm_begin_ahead() -> None:
     until(lambda: bool(theirs[0].expected and theirs[1].expected))
     superseded.set()
     evaluator.begin_confirming(lambda: better)
-    until(lambda: len(theirs[1].expected) == 2)
+    until(lambda: all(len(each.expected) == 2 for each in theirs[:2]))
     assert [[built.program for built in each.expected] for each in theirs] == [[better.program] * 2] * 2 + [[]]

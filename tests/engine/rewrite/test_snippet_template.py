@@ -34,6 +34,7 @@ def test_every_snippet_is_cuda(name: str) -> None:
     if any(text.count("{") != text.count("}") for text in sections):  # they stand around what others write
         sections = ["".join(sections)]
     for text in sections:
+        text += "}\n" * (text.count("{") - text.count("}"))  # what it opens around a rule's own statements
         code = text if "__device__" in text else f"void f() {{\n{indent(text, ' ')}}}\n"
         # A hole alone on its line stands for statements.
         code = re.sub(r"^(\s+\$\w+)\n", r"\1;\n", code.replace("$header\n", ""), flags=re.M)
