@@ -13,19 +13,22 @@ if TYPE_CHECKING:
 _OPERATORS = frozenset({"<", "<=", ">", ">=", "!="})
 _STEPS = frozenset({"+=", "-="})
 _ARITHMETIC = frozenset({"binary_expression", "parenthesized_expression", "number_literal", "identifier"})
+# Of the language itself: what a class's operators compare is anything.
+_INTEGER = re.compile(r"(?:(?:unsigned|signed|int|long|short|char)\b ?)+")
 _CONSTEXPR = re.compile(r"\bconstexpr\b")
 
 
 def constants(root: Node) -> frozenset[str]:
-    """The names that stand for numbers known to the compiler wherever the text declares them: constexpr ones, template parameters."""
+    """The names that stand for whole numbers known to the compiler wherever the text declares them: constexpr, template parameters."""
     fixed: set[str] = set()
     others: set[str] = set()
     for node in below(root):
         if node.type not in ("declaration", PARAMETER):
             continue
         above = node.parent
-        kept = (above is not None and above.type == "template_parameter_list") or any(
-            _CONSTEXPR.fullmatch(node_text(child)) for child in node.children
+        kept = _is_whole(node) and (
+            (above is not None and above.type == "template_parameter_list")
+            or any(_CONSTEXPR.fullmatch(node_text(child)) for child in node.children)
         )
         for declarator in node.children_by_field_name("declarator"):
             inner = declarator.child_by_field_name("declarator") if declarator.type == LOCAL else declarator
@@ -36,7 +39,7 @@ def constants(root: Node) -> frozenset[str]:
 
 
 def is_counted(loop: Node, known: frozenset[str]) -> bool:
-    """Whether a `for` declares a counter with a constant, compares it with one, and steps by one, and nothing else changes it."""
+    """Whether a `for` declares a whole number with a constant, compares it with one, and steps by one, and nothing else changes it."""
     first, condition, step, body = (
         loop.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")
     )
@@ -44,6 +47,8 @@ def is_counted(loop: Node, known: frozenset[str]) -> bool:
         return False
     declarators = first.children_by_field_name("declarator")
     if first.type != "declaration" or len(declarators) != 1 or declarators[0].type != LOCAL:
+        return False
+    if not _is_whole(first):
         return False
     counter = declarators[0].child_by_field_name("declarator")
     if counter is None or counter.type != "identifier":
@@ -55,6 +60,10 @@ def is_counted(loop: Node, known: frozenset[str]) -> bool:
         and _steps(step, name, known)
         and name not in changed_names(body)
     )
+
+
+def _is_whole(declaration: Node) -> bool:
+    return _INTEGER.fullmatch(node_text(declaration.child_by_field_name("type"))) is not None
 
 
 def _constant(node: Node | None, known: frozenset[str]) -> bool:

@@ -30,8 +30,12 @@ def _found(body: str, before: str = "") -> list[str]:
         ("for (int i = 0; i < 8; ++i) { h(i); }", ["i < 8"]),
         ("for (int i = 0; i < 8; ++i) { int& j = i; j += n; }", ["i < 8"]),
         ("for (int i = 0; i < 8; i += n) { y[i] = 0; }", ["i < 8"]),
+        ("for (unsigned long i = 0; i < 8; i += 2) { y[i] = 0; }", []),
+        ("for (Counter i = 0; i < 8; ++i) { y[0] = 0; }", ["i < 8"]),  # its operators may ask for anything
+        ("for (size_t i = 0; i < 8; ++i) { y[0] = 0; }", ["i < 8"]),  # a name that a class may have
         ("for (int i = n / 9; i < 8; ++i) { y[i] = 0; }", ["i < 8"]),
         ("const int m = n / 9; for (int i = 0; i < m; ++i) { y[i] = 0; }", ["i < m"]),
+        ("constexpr Bound m = 8; for (int i = 0; i < m; ++i) { y[i] = 0; }", ["i < m"]),
         ("constexpr int n = 8; for (int i = 0; i < n; ++i) { y[i] = 0; }", ["i < n"]),  # a parameter has that name
         ("int i; for (i = 0; i < 8; ++i) { y[i] = 0; }", ["i < 8"]),
         ("y[0] = n & 1 ? 2 : 3;", ["n & 1"]),
