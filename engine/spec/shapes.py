@@ -76,7 +76,8 @@ def counted_shapes(program: Program, kernel: Kernel, spec: KernelSpec, divided: 
     if not trips:
         return spec
     trips |= {name: number for name, (number, _) in passed_numbers(program, kernel).items() if name in trips}
-    rest = first_shapes([n for n in sizes if n not in trips], list(spec.arguments), divided)[1].sizes
+    lengths = [n for n in sizes if n not in trips]
+    rest = first_shapes(lengths, list(spec.arguments), divided)[1].sizes if lengths else {}
     time = {name: trips.get(name, rest.get(name, value)) for name, value in sizes.items()}
     return replace(spec, time=(Case(case_name(time), time),))
 

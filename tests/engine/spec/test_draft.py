@@ -220,6 +220,14 @@ def test_numbers_are_those_of_the_launch_but_for_what_would_hide_a_term() -> Non
     told = draft(_program(_fractal("f, f, f, f, most", ", float f, int most")), "k", runs=runs)
     assert [told.spec.argument(name).value for name in "abcd"] == ["0.75"] * 4
     assert told.spec.time[0].sizes["most"] == 256  # no launch says how many; not as many as there are elements
+    fixed = (
+        _fractal("f, f, f, f, most", ", float f, int most")
+        .replace("int n,", "int most_,")
+        .replace("i >= n", "i >= 1048576")
+    )
+    fixed = fixed.replace("(n + 127) / 128", "8192").replace("(x, n, f", "(x, 0, f").replace("int n", "int unused")
+    alone = draft(_program(fixed), "k", runs=OriginalRuns(probe=lambda sizes: {"x": 1 << 20}))
+    assert alone.spec.time[0].sizes == {"most": 256}  # the only size
 
 
 def test_a_number_that_only_the_launch_depends_on_is_a_size() -> None:
