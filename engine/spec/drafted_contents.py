@@ -23,6 +23,9 @@ def set_absent(parts: Sequence[Part], null: Collection[str], touched: Collection
             part.notes = [ABSENT]
 
 
+_NARROW = 1 << 15  # values of 16 bits: whole numbers of more are mostly indices or labels
+
+
 def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
     """Gives what a buffer holds at first, where the kernel reads it; `tables` are buffers whose indices come from others."""
     argument = part.argument
@@ -47,9 +50,12 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
             part.argument = replace(argument, fill=Fill("constant", "0"))
             part.notes.append("assumed: zero")
             return
+        low = "0"
         if targets:
             high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
-        part.argument = replace(argument, fill=Fill("integers", "0", high))
+        elif not into and dtype.kind == "int" and dtype.limits[0] < 0 and most <= _NARROW and not part.opaque:
+            low = f"-{high}"  # quantised values, not indices: who takes them for unsigned is wrong
+        part.argument = replace(argument, fill=Fill("integers", low, high))
         part.notes.append("assumed: the range of its values")
 
 

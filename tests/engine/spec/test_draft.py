@@ -146,6 +146,28 @@ def test_an_index_buffer_stays_inside_what_it_indexes() -> None:
     assert made.spec.argument("idx").size == "n"
 
 
+@pytest.mark.parametrize(
+    ("kind", "used", "fill"),
+    [
+        ("signed char", "x[i]", Fill("integers", "-128", "128")),
+        ("short", "x[i]", Fill("integers", "-256", "256")),
+        ("unsigned char", "x[i]", Fill("integers", "0", "256")),
+        ("int", "x[i]", Fill("integers", "0", "256")),
+        ("signed char", "t[x[i]]", Fill("integers", "0", "128")),
+    ],
+)
+def test_narrow_signed_values_are_negative_too_unless_they_are_indices(kind: str, used: str, fill: Fill) -> None:
+    code = f"""
+__global__ void k(const {kind} *x, const float *t, float *y, int n) {{
+    int i = blockIdx.x * 32 + threadIdx.x;
+    if (i < n) y[i] = {used} + t[i];
+}}
+void run(const {kind} *x, const float *t, float *y, int n) {{ k<<<(n + 31) / 32, 32>>>(x, t, y, n); }}
+"""
+    made = draft(_program(code), "k", runs=OriginalRuns(probe=lambda sizes: dict.fromkeys("xty", sizes["n"])))
+    assert made.spec.argument("x").fill == fill
+
+
 def test_scalars_that_bound_nothing_get_a_value() -> None:
     made = _arguments("float *y, int n, int flag, float eps, bool relu", "y[i] = flag + eps + relu;")
     values = {a.name: a.value for a in made.spec.arguments if a.role == "scalar"}
