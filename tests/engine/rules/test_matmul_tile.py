@@ -164,7 +164,10 @@ def test_places_that_a_thread_keeps_are_in_the_matrix(source: str) -> None:
 @pytest.mark.slow
 def test_large_tiles_give_the_same_results_without_races() -> None:
     site = site_of(PLAIN)
-    large = [one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2), one(site, "matmul_tile", copies=1)]
+    large = [
+        one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2, tensor=0),
+        one(site, "matmul_tile", copies=1, tensor=0),
+    ]
     assert_equal(site, large, ({"m": 130, "n": 132, "k": 20},), tolerance=1e-5, races=True)
 
 
