@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine.cuda.declarations import declarators
 from engine.cuda.effects import assigned, pure, written
@@ -17,6 +18,8 @@ from engine.rules.idioms.packs import aligned, packs, size_of, widths
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import global_axis
 from engine.rules.rows.row_pointers import row_pointers
+
+T = TypeVar("T")
 
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 _EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
@@ -66,18 +69,14 @@ class RowVectorize:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound:
             return
-        groups: dict[tuple[str, str, str, int], list[StrideLoop]] = {}
-        for node in walk(site.body):
-            loop = stride_loop(node)
-            if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
-                continue
+
+        def kept(loop: StrideLoop) -> StrideLoop | None:
             shared = shared_by(site, loop.start, loop.step)
             # Lanes that share a row stay together in its loop; what a thread does alone with each element may be a loop too.
-            if shared == "" or (shared != "thread" and any(n.type in _LOOPS for n in walk(loop.body))):
-                continue
-            key = (text(loop.start), text(loop.bound), loop.step, loop.node.parent.id)
-            groups.setdefault(key, []).append(loop)
-        for order, loops in enumerate(groups.values()):
+            nested = shared != "thread" and any(n.type in _LOOPS for n in walk(loop.body))
+            return None if shared == "" or nested else loop
+
+        for order, loops in enumerate(alike_loops(site, kept)):
             uses = vector_uses(site, loops, together=shared_by(site, loops[0].start, loops[0].step) != "thread")
             if uses is None:
                 continue
@@ -91,6 +90,19 @@ class RowVectorize:
                     width=count,
                     line=site.unit.line_of(loops[0].node.start_byte),
                 )
+
+
+def alike_loops(site: Site, kept: Callable[[StrideLoop], T | None]) -> list[list[T]]:
+    """What is kept of the kernel's loops, those of one block of statements together that run over the same in the same way."""
+    groups: dict[tuple[str, str, str, int], list[T]] = {}
+    for node in walk(site.body):
+        loop = stride_loop(node)
+        if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
+            continue
+        if (one := kept(loop)) is not None:
+            key = (text(loop.start), text(loop.bound), loop.step, loop.node.parent.id)
+            groups.setdefault(key, []).append(one)
+    return list(groups.values())
 
 
 def shared_by(site: Site, first: Node, step: str) -> str:

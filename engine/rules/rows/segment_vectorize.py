@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rules.idioms.known_values import definition
 from engine.rules.idioms.packs import aligned, packs, widths
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.idioms.strided_loop import StrideLoop
 from engine.rules.reduction.register_accumulate import with_pragma
-from engine.rules.rows.row_vectorize import RowUse, VectorLoop, loop_body, shared_by, vector_body, vector_uses
+from engine.rules.rows.row_vectorize import (
+    RowUse,
+    VectorLoop,
+    alike_loops,
+    loop_body,
+    shared_by,
+    vector_body,
+    vector_uses,
+)
 
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
@@ -37,15 +46,7 @@ class SegmentVectorize:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.pointers_distinct:
             return
-        groups: dict[tuple[str, str, str, int], list[_Segment]] = {}
-        for node in walk(site.body):
-            loop = stride_loop(node)
-            found = _segment(site, loop) if loop is not None else None
-            if loop is None or found is None or node.parent is None or node.parent.type != "compound_statement":
-                continue
-            key = (text(loop.start), text(loop.bound), loop.step, node.parent.id)
-            groups.setdefault(key, []).append(found)
-        for order, segments in enumerate(groups.values()):
+        for order, segments in enumerate(alike_loops(site, partial(_segment, site))):
             loops = [s.loop for s in segments]
             uses = vector_uses(site, loops, together=segments[0].first != "")
             if uses is None:
