@@ -40,10 +40,12 @@ def constants(root: Node) -> frozenset[str]:
 
 def is_counted(loop: Node, known: frozenset[str]) -> bool:
     """Whether a `for` declares a whole number with a constant, compares it with one, and steps by one, and nothing else changes it."""
+    if loop.type != "for_statement":
+        return False
     first, condition, step, body = (
         loop.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")
     )
-    if loop.type != "for_statement" or first is None or condition is None or step is None or body is None:
+    if first is None or condition is None or step is None or body is None:
         return False
     declarators = first.children_by_field_name("declarator")
     if first.type != "declaration" or len(declarators) != 1 or declarators[0].type != LOCAL:

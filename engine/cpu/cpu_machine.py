@@ -231,7 +231,7 @@ class CpuMachine:
 
     def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
         """Several runs from one process start, each in a process of its own with the deadline, in seconds of processor time."""
-        return self._runs([(binary, job) for job in jobs], "screen", deadline_s)
+        return self.run_each([(binary, job) for job in jobs], deadline_s=deadline_s)
 
     def run_each(self, runs: Sequence[tuple[CpuBinary, CpuJob]], *, deadline_s: float = 20) -> list[CpuRun]:
         """As `run_many`, of binaries that trust each other."""

@@ -166,7 +166,7 @@ class SampledSizes:
         """A candidate's runs by their place; a failure where one does not end."""
         jobs = [job for _, job in pairs]
         self._whole_left = _MOST_WHOLE
-        length = [float(max(job.sample.entries.values())) if job.sample else 0.0 for job in jobs]
+        length = [_length(job) for job in jobs]
         asked = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
         some: dict[int, CpuRun] = {}
         if self.machinery.cores < _MANY_CORES:
@@ -180,7 +180,7 @@ class SampledSizes:
         return self._endless([(pairs[at][0], some[at]) for at in later], built) or some
 
     def _within_time(
-        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int], length: Sequence[float]
+        self, binary: CpuBinary, jobs: Mapping[int, CpuJob], usual: list[int], length: Sequence[int]
     ) -> dict[int, CpuRun]:
         """Runs of these jobs: the large sizes and some usual ones at any rate, the others in random order while there is time.
 
@@ -384,7 +384,7 @@ class SampledSizes:
                 break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
         jobs = {at: one.job for at, one in enumerate(usual)}
-        length = [float(max(one.job.sample.entries.values())) if one.job.sample else 0.0 for one in usual]
+        length = [_length(one.job) for one in usual]
         found = self._within_time(
             self.original.extra, jobs, [at for at, one in enumerate(usual) if not one.large], length
         )
@@ -449,6 +449,11 @@ class SampledSizes:
         apart = {name: self.rng.randrange(MOST_APART // step) * step for name, step in steps.items()}
         sample = Sample(corners(launch, self.rng), entries, apart)
         return CpuJob((launch,), contents, scalars(self.spec, case), 0, sample=sample)
+
+
+def _length(job: CpuJob) -> int:
+    """How long a sample likely takes beside others: the entries of its largest buffer."""
+    return max(job.sample.entries.values()) if job.sample else 0
 
 
 def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:

@@ -52,7 +52,7 @@ def _element(types: ParameterTypes, plain: str) -> DType | None:
     try:
         dtype = parse_dtype(types.plain(inner[0])) if inner else None
         if dtype is not None and dtype.lanes > 1:
-            dtype = parse_dtype(dtype.name[:-1])
+            dtype = parse_dtype(dtype.lane)
     except SpecError:
         return None
     # Bytes say nothing: they are read as something else later.
