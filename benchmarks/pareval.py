@@ -89,25 +89,35 @@ def main(given: Sequence[str] | None = None) -> int:
     begin = datetime.datetime.now(datetime.UTC)
     place.questions.mkdir(parents=True, exist_ok=True)
     tasks = [run_task(name, place, options.repairs) for name in options.names or there]
-    waiting = sum(len(list(place.questions.glob(f"{task['task']}__*.txt"))) for task in tasks)
     record = {
         **head(SCHEMA, __file__, given, begin),
         "pareval": checkout_commit(options.checkout),
         "answers": json.loads((options.tasks / "provenance.json").read_text(encoding="utf-8")),
         "repairs": options.repairs,
-        "waiting": waiting,
+        "waiting": waiting(tasks, place.questions),
         "tasks": tasks,
         "summary": summary(tasks),
     }
-    if options.record:
-        options.record.parent.mkdir(parents=True, exist_ok=True)
-        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    print(table(record))
-    if waiting:
-        print(f"\n{waiting} questions wait in {place.questions}.")
+    if finish(record, options.record, table(record), place.questions):
         return WAITING
     failed = any(task["errors"] for task in tasks)
     return 1 if failed or record["summary"]["accepted_but_rejected_by_driver"] else 0
+
+
+def waiting(tasks: Sequence[Mapping[str, Any]], questions: Path) -> int:
+    """How many questions of these tasks are open."""
+    return sum(len(list(questions.glob(f"{task['task']}__*.txt"))) for task in tasks)
+
+
+def finish(record: Mapping[str, Any], path: Path | None, shown: str, questions: Path) -> bool:
+    """Write a run's record where one is wanted, and print what came of it; whether questions wait."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    print(shown)
+    if record["waiting"]:
+        print(f"\n{record['waiting']} questions wait in {questions}.")
+    return bool(record["waiting"])
 
 
 def checkout_commit(checkout: Path) -> str:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from engine.capture.cpu_library import cpu_runtime
-from engine.process.sandbox import Limits, SandboxAccess, python_command, sandbox
-from engine.process.visible_paths import ENGINE
-from engine.settings.folders import cache_folder
+from benchmarks.sandboxed_nvcc import CompilerFolders, compile_for_cpu, compiler_folders, first_line
+from engine.process.sandbox import Limits, SandboxAccess, sandbox
 
 # The driver's benchmark after its validation runs on this size, and is not read: as small as any launch allows.
 _SIZE = 64
-_LIMIT_S = 900.0  # of the compiler, and of the driver
+_LIMIT_S = 900.0  # of the driver
 # Validations of a driver where its own number takes too long on a CPU: a product of 1024 by 1024 matrices, 2 by default.
 _VALIDATIONS = {"02_dense_la_gemm": 1}
-_MEMORY = 8 << 30  # of the compiler; the driver reserves far more addresses than it uses
 
 
 class DriverError(Exception):
@@ -42,17 +37,6 @@ class Judgement:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """Folders of one compilation: ParEval's drivers, the problem's, our sources, the result, and the CPU runtime's objects."""
-
-    drivers: Path
-    problem: Path
-    sources: Path
-    out: Path
-    cache: Path
-
-
 def judge(checkout: Path, problem: str, function: str, program: Path) -> Judgement:
     """Put a program into the driver of a problem and run its validation. Raises DriverError."""
     drivers = checkout.resolve() / "drivers" / "cpp"
@@ -60,43 +44,24 @@ def judge(checkout: Path, problem: str, function: str, program: Path) -> Judgeme
     if len(found) != 1:
         raise DriverError(f"no driver of {problem} in {checkout.name}")
     text = with_host_function(found[0].read_text(encoding="utf-8"), function)
-    with tempfile.TemporaryDirectory(prefix="optiml-pareval-") as folder:
-        sources, out, cache = (Path(folder) / name for name in ("sources", "out", "cache"))
-        runtime = cpu_runtime(cache_folder()).objects[0].parent
-        # The compiler runs as another user, who may not read our cache.
-        shutil.copytree(runtime, cache / runtime.name)
-        for path in (sources, out):
-            path.mkdir()
-        for path in (Path(folder), sources, out, cache, cache / runtime.name):
-            path.chmod(0o755)
-        (sources / "gpu.cu").write_text(text, encoding="utf-8")
+    with compiler_folders("optiml-pareval-") as folders:
+        (folders.sources / "gpu.cu").write_text(text, encoding="utf-8")
         given = _GIVEN / function / "given.cuh"
         before = given.read_bytes() if given.is_file() else b""
-        (sources / "generated-code.cuh").write_bytes(before + program.read_bytes())
-        said = _compiled(Compilation(drivers, found[0].parent, sources, out, cache))
-        return Judgement("not built", said) if said else _validated(out)
+        (folders.sources / "generated-code.cuh").write_bytes(before + program.read_bytes())
+        said = compile_for_cpu(folders, _arguments(folders, drivers, found[0].parent), [drivers])
+        return Judgement("not built", said) if said else _validated(folders.out)
 
 
-def _compiled(what: Compilation) -> str:
-    """Compile a driver; "" or the first line of what is wrong."""
-    includes = (what.sources, what.problem, what.drivers, what.drivers / "models")
-    tries = _VALIDATIONS.get(what.problem.name)
-    command = python_command(
-        "engine.cli", "nvcc", "-std=c++17", "-O2", *(f"-I{folder}" for folder in includes),
-        "-DUSE_CUDA", f"-DDRIVER_PROBLEM_SIZE={_SIZE}", str(what.drivers / "models" / "cuda-driver.cu"),
-        str(what.sources / "gpu.cu"), "-o", str(what.out / "driver"),
+def _arguments(folders: CompilerFolders, drivers: Path, problem: Path) -> list[str]:
+    """The compiler's arguments for a problem's driver."""
+    includes = (folders.sources, problem, drivers, drivers / "models")
+    tries = _VALIDATIONS.get(problem.name)
+    return [
+        *(f"-I{folder}" for folder in includes), "-DUSE_CUDA", f"-DDRIVER_PROBLEM_SIZE={_SIZE}",
+        str(drivers / "models" / "cuda-driver.cu"), str(folders.sources / "gpu.cu"), "-o", str(folders.out / "driver"),
         *([f"-DMAX_VALIDATION_ATTEMPTS={tries}"] if tries else []),
-    )  # fmt: skip
-    access = SandboxAccess(
-        readable=[ENGINE, what.drivers, what.sources, what.cache], writable=[what.out],
-        environment={"OPTIML_CACHE": str(what.cache)},
-    )  # fmt: skip
-    argv = sandbox().command(command, access, Limits(memory_bytes=_MEMORY, cpu_s=int(_LIMIT_S)))
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"the compiler did not end in {_LIMIT_S:.0f} s"
-    return _first_line(done.stderr) or f"exit code {done.returncode}" if done.returncode else ""
+    ]  # fmt: skip
 
 
 def _validated(out: Path) -> Judgement:
@@ -107,8 +72,8 @@ def _validated(out: Path) -> Judgement:
         return Judgement("timed out", f"the driver did not end in {_LIMIT_S:.0f} s")
     said = re.search(r"^Validation: (PASS|FAIL)$", done.stdout, re.M)
     if said is None:
-        return Judgement("crashed", _first_line(done.stderr) or f"exit code {done.returncode}")
-    return Judgement(said[1].lower(), _first_line(done.stderr))
+        return Judgement("crashed", first_line(done.stderr) or f"exit code {done.returncode}")
+    return Judgement(said[1].lower(), first_line(done.stderr))
 
 
 def with_host_function(text: str, function: str) -> str:
@@ -122,7 +87,3 @@ def with_host_function(text: str, function: str) -> str:
     if changed == text or any("<<<" in line.partition("//")[0] for line in lines):
         raise DriverError(f"the driver of {function} launches it in a way that is not understood")
     return changed
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "")

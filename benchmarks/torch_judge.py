@@ -10,21 +10,17 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from engine.capture.cpu_library import cpu_runtime
+from benchmarks.sandboxed_nvcc import compile_for_cpu, compiler_folders
 from engine.generate.task import TYPES, Task
-from engine.process.sandbox import Limits, SandboxAccess, python_command, sandbox
-from engine.process.visible_paths import ENGINE
-from engine.settings.folders import cache_folder
+from engine.process.sandbox import Limits, SandboxAccess, sandbox
 
 MOST_ELEMENTS = 1 << 22
 _LIMIT_S = 900.0
-_MEMORY = 8 << 30
 _WORKER = Path(__file__).resolve().parent / "torch_judge_worker.py"
 
 
@@ -42,19 +38,12 @@ class Judged:
 def judge(checkout: Path, name: str, task: Task, program: Path) -> Judged:
     """Run a challenge's tests on a program that was generated for `task`."""
     (challenge,) = checkout.resolve().glob(f"challenges/*/{name}/challenge.py")
-    with tempfile.TemporaryDirectory(prefix="optiml-judge-") as folder:
-        sources, out, cache = (Path(folder) / part for part in ("sources", "out", "cache"))
-        runtime = cpu_runtime(cache_folder()).objects[0].parent
-        shutil.copytree(runtime, cache / runtime.name)  # the compiler runs as another user, who may not read our cache
-        for path in (sources, out):
-            path.mkdir()
-        for path in (Path(folder), sources, out, cache, cache / runtime.name):
-            path.chmod(0o755)
+    with compiler_folders("optiml-judge-") as folders:
         text = program.read_text(encoding="utf-8") + main_of(task)
-        (sources / "program.cu").write_text(text, encoding="utf-8")
-        shutil.copy(_WORKER, sources / _WORKER.name)
-        said = _compiled(sources, out, cache)
-        return Judged("not built", detail=said) if said else _tested(challenge, sources, out)
+        (folders.sources / "program.cu").write_text(text, encoding="utf-8")
+        shutil.copy(_WORKER, folders.sources / _WORKER.name)
+        said = compile_for_cpu(folders, [str(folders.sources / "program.cu"), "-o", str(folders.out / "program")])
+        return Judged("not built", detail=said) if said else _tested(challenge, folders.sources, folders.out)
 
 
 def main_of(task: Task) -> str:
@@ -87,22 +76,6 @@ def main_of(task: Task) -> str:
     return "\n".join([*lines, call, "    if (cudaDeviceSynchronize() != cudaSuccess) return 3;", *sends, "}", ""])
 
 
-def _compiled(sources: Path, out: Path, cache: Path) -> str:
-    """Compile the program; "" or the first line of what is wrong."""
-    command = python_command(
-        "engine.cli", "nvcc", "-std=c++17", "-O2", str(sources / "program.cu"), "-o", str(out / "program")
-    )
-    access = SandboxAccess(
-        readable=[ENGINE, sources, cache], writable=[out], environment={"OPTIML_CACHE": str(cache)}
-    )  # fmt: skip
-    argv = sandbox().command(command, access, Limits(memory_bytes=_MEMORY, cpu_s=int(_LIMIT_S)))
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"the compiler did not end in {_LIMIT_S:.0f} s"
-    return _first_line(done.stderr) or f"exit code {done.returncode}" if done.returncode else ""
-
-
 def _tested(challenge: Path, sources: Path, out: Path) -> Judged:
     challenges = challenge.parents[2]
     command = [sys.executable, "-I", str(sources / _WORKER.name)]
@@ -119,7 +92,3 @@ def _tested(challenge: Path, sources: Path, out: Path) -> Judged:
     except (IndexError, ValueError, KeyError, TypeError):
         return Judged("no tests", detail=(done.stderr.strip().splitlines() or ["no answer"])[-1][:300])
     return Judged("fail" if failure else "pass" if tests else "no tests", tests, skipped, failure[:300])
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "")

@@ -32,7 +32,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.examples import ROOT, head
 from benchmarks.generate_tasks import WAITING
-from benchmarks.pareval import Place, Run, checkout_commit, exchange, pass_at
+from benchmarks.pareval import Place, Run, checkout_commit, exchange, finish, pass_at, waiting
 from benchmarks.torch_judge import judge
 from benchmarks.torch_reference import (
     ReferenceTextError,
@@ -99,7 +99,6 @@ def run_set(options: argparse.Namespace, names: Sequence[str], given: Sequence[s
     )  # fmt: skip
     place.questions.mkdir(parents=True, exist_ok=True)
     tasks = [run_task(options.set, name, place, options) for name in names]
-    waiting = sum(len(list(place.questions.glob(f"{task['task']}__*.txt"))) for task in tasks)
     told = folder / "provenance.json"
     record = {
         **head(SCHEMA, __file__, given, begin),
@@ -108,16 +107,11 @@ def run_set(options: argparse.Namespace, names: Sequence[str], given: Sequence[s
         "draw": {"count": options.count, "seed": options.seed},
         "answers": json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {},
         "repairs": options.repairs,
-        "waiting": waiting,
+        "waiting": waiting(tasks, place.questions),
         "tasks": tasks,
         "summary": summary(tasks),
     }
-    if options.record:
-        options.record.parent.mkdir(parents=True, exist_ok=True)
-        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    print(table(record))
-    if waiting:
-        print(f"\n{waiting} questions wait in {place.questions}.")
+    if finish(record, options.record, table(record), place.questions):
         return WAITING
     return 1 if any(task["error"] for task in tasks) or record["summary"]["accepted_but_failed"] else 0
 
