@@ -34,10 +34,10 @@ from benchmarks import tuner_landscapes  # noqa: E402 - the path above makes it 
 from benchmarks.examples import commit, machine  # noqa: E402
 from benchmarks.tuner_landscapes import Landscape  # noqa: E402
 from engine.tune.space import Point  # noqa: E402
-from engine.tune.strategy import Known, Trial  # noqa: E402
+from engine.tune.strategy import Known  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-OURS = ("model", "annealing", "halving", "random")
+OURS = ("model", "annealing", "random")
 # What Kernel Tuner's documentation ("Parallel and Remote Tuning") says of each; "" where it does not name it.
 THEIRS = {
     "random_sample": "maximum", "genetic_algorithm": "limited", "pso": "limited", "diff_evo": "limited",
@@ -71,26 +71,26 @@ def ours(where: Landscape, name: str, seed: int, limit: int, workers: int) -> tu
     for point, known in where.launched.items():
         if known:
             strategy.describe(point, known)
-    running: list[tuple[float, int, Trial]] = []
+    running: list[tuple[float, int, Point]] = []
     now, begun, best, told = 0.0, 0, math.inf, set[Point]()
     reference = where.time_us[points[0]]
     while True:
         while len(running) < workers and begun < limit:
-            held = {trial for _, _, trial in running}
+            held = {point for _, _, point in running}
             asked = strategy.ask(workers + tuner_landscapes.AHEAD)
-            for point in [t.point for t in asked if t.point not in told]:
+            for point in [p for p in asked if p not in told]:
                 told.add(point)  # it was compiled ahead
                 strategy.describe(point, where.compiled.get(point, {}))
-            trial = next((t for t in asked if t not in held), None)
-            if trial is None:
+            point = next((p for p in asked if p not in held), None)
+            if point is None:
                 break
-            heapq.heappush(running, (now + takes_s(trial.point), begun, trial))
+            heapq.heappush(running, (now + takes_s(point), begun, point))
             begun += 1
         if not running:
             return now, where.best_us / best
-        now, _, trial = heapq.heappop(running)
-        best = min(best, where.time_us[trial.point])
-        strategy.tell(trial, math.log2(reference / where.time_us[trial.point]))
+        now, _, point = heapq.heappop(running)
+        best = min(best, where.time_us[point])
+        strategy.tell(point, math.log2(reference / where.time_us[point]))
 
 
 def _key(point: Point) -> str:

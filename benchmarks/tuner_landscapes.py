@@ -1,6 +1,6 @@
 """How soon each strategy of the tuner finds a fast point, on simulated kernels: without a GPU, in a minute.
 
-    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,halving,random] [--cache FILE]... [--record FILE]
+    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,random] [--cache FILE]... [--record FILE]
 
 The spaces are those of benchmarks/tuning (SAXPY, transpose, row sum, matrix product, convolution) with their real launches, and one of a
 fused product with stages and a bound on registers. The time of a point is computed from what bounds such kernels on an H200:
@@ -53,7 +53,7 @@ from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
 from engine.tune.strategy import Known  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-STRATEGIES = ("model", "annealing", "halving", "random")
+STRATEGIES = ("model", "annealing", "random")
 SHARE, MOST = 0.1, 60
 AHEAD = 3  # points compiled for each that is timed: 16 cores do some 50 a second
 _NEAR = 0.995  # of the best so far: as in the evaluation on a GPU
@@ -302,43 +302,37 @@ def search(where: Landscape, name: str, seed: int, limit: int, ahead: int = AHEA
     start = next(p for p in where.points if p in where.time_us)  # stands for the original
     for point in where.points:
         strategy.describe(point, where.launched[point])
-    strategy.tell(next(iter(_trials(strategy, start))), 0.0)
+    strategy.tell(start, 0.0)
     compiled: set[Point] = set()
     held: Point | None = None
     shares: list[float] = []
     while len(shares) < limit:
-        trials = strategy.ask(8 * ahead)
-        fresh = [t.point for t in trials if t.point not in compiled][:ahead]
-        if trials and trials[0].point not in compiled:
-            fresh = list(dict.fromkeys((trials[0].point, *fresh)))
+        points = strategy.ask(8 * ahead)
+        fresh = [p for p in points if p not in compiled][:ahead]
+        if points and points[0] not in compiled:
+            fresh = list(dict.fromkeys((points[0], *fresh)))
         for point in fresh:
             compiled.add(point)
             if point in where.compiled:
                 strategy.describe(point, where.compiled[point])
-        trials = [t for t in strategy.ask(8 * ahead) if t.point in compiled]
-        if not trials:
+        points = [p for p in strategy.ask(8 * ahead) if p in compiled]
+        if not points:
             break
-        trial = trials[0]
-        if trial.point in where.impossible:
-            strategy.tell(trial, None)
+        point = points[0]
+        if point in where.impossible:
+            strategy.tell(point, None)
             continue
-        time_us = where.time_us[trial.point]
-        off = float(noise.normal(0, _LOOK / (1 + 2 * trial.effort)))
+        time_us = where.time_us[point]
+        off = float(noise.normal(0, _LOOK))
         beside = math.inf if held is None else where.time_us[held] / time_us
         if beside * math.exp(off) >= _NEAR:  # what comes near the best is timed closely, and that is what counts
             off = float(noise.normal(0, _DUEL))
-        strategy.tell(trial, math.log2(where.time_us[start] / time_us * math.exp(off)))
+        strategy.tell(point, math.log2(where.time_us[start] / time_us * math.exp(off)))
         if beside * math.exp(off) > 1.003:
-            held = trial.point
+            held = point
         assert held is not None
         shares.append(where.best_us / where.time_us[held])
     return shares
-
-
-def _trials(strategy: Any, point: Point) -> Sequence[Any]:
-    from engine.tune.strategy import Trial
-
-    return [Trial(point)]
 
 
 def measure(

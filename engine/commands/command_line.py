@@ -20,7 +20,7 @@ from engine.commands.options import (
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[Parser]
 
-STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
+STRATEGIES = ("exhaustive", "model", "annealing", "random")
 
 
 def make_parser() -> Parser:
@@ -90,7 +90,7 @@ def _optimize(verbs: Verbs) -> None:
         "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)
-    parser.add_argument("--no-proxies", action="store_true", help="reward only time, not profiler counters")
+    parser.add_argument("--no-proxies", action="store_true", help="deprecated, without effect: only time is rewarded")
     earlier = parser.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",

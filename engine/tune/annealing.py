@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.tune.space import Point
-from engine.tune.strategy import Known, Trial
+from engine.tune.strategy import Known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,16 +58,16 @@ class DualAnnealing:
 
     # ---- the protocol
 
-    def ask(self, count: int) -> Sequence[Trial]:
+    def ask(self, count: int) -> Sequence[Point]:
         while len(self._queue) < min(count, _MOST_ASKED):
             found = self._next()
             if found is None:
                 break
             self._queue.append(found)
-        return [Trial(self._points[i]) for i in self._queue[:count]]
+        return [self._points[i] for i in self._queue[:count]]
 
-    def tell(self, trial: Trial, value: float | None) -> None:
-        index = self._index.get(trial.point)
+    def tell(self, point: Point, value: float | None) -> None:
+        index = self._index.get(point)
         if index is None or not self._untried[index]:
             return
         self._untried[index] = False

@@ -10,10 +10,8 @@ from engine.compile.built import Built
 from engine.model import PASSED, Evaluation, Outcome, Program
 from engine.search.journal import Entry
 from engine.tune.space import Point
-from engine.tune.strategy import Trial
 from engine.tune.template import Template
 
-EFFORT = "timed again, effort "
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
 WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 
@@ -22,7 +20,7 @@ WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 class Running:
     """A point that is on the device, and what it is measured beside."""
 
-    trial: Trial
+    point: Point
     built: Built
     champion: Built | None
     answer: Future[tuple[Evaluation, float | None]]
@@ -36,7 +34,6 @@ class Tried:
     point: Point
     evaluation: Evaluation
     value: float | None
-    effort: int = 0
 
 
 @dataclass(frozen=True)

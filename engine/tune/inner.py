@@ -18,7 +18,7 @@ from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.evaluated_point import WRONG, Tried
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
-from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Trial
+from engine.tune.strategy import EXHAUSTIVE_MOST, Known
 from engine.tune.strategy_choice import choose
 from engine.tune.template import Template, program_at
 from engine.tune.tuner import Reports, TemplateSearch, Tuner
@@ -173,7 +173,7 @@ class TunerPart:
             Reports(on_best=self._foresee),
         )
         if template.default is not None:
-            tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
+            tuner.strategy.tell(template.default, 0.0)  # that is the program itself
         tuner.begin(min(most, self._in_flight // 2))  # not all: others may be waited for sooner
         return tuner
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from engine.errors import UsageError
 from engine.tune.annealing import DualAnnealing
-from engine.tune.bayes import Bayes
-from engine.tune.strategy import EXHAUSTIVE_MOST, Halving, Known, Listed, Strategy
+from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Listed, Strategy
 from engine.tune.surrogate import Surrogate
 
-NAMES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
+NAMES = ("exhaustive", "model", "annealing", "random")
 
 
 def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
-    """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
+    """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError."""
     if name is None:
         points = len(known.points)
         if points <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= points):
@@ -23,12 +22,8 @@ def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
     reason = "asked for"
     if name in ("exhaustive", "random"):
         return Listed(name, known), reason
-    if name == "halving":
-        return Halving(known), reason
     if name == "annealing":
         return DualAnnealing(known), reason
     if name == "model":
         return Surrogate(known), reason
-    if name == "bayes":
-        return Bayes(known), reason
     raise UsageError(f"unknown strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")

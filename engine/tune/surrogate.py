@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.tune.columns import Columns
 from engine.tune.space import Point
-from engine.tune.strategy import Known, Trial
+from engine.tune.strategy import Known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,13 +76,13 @@ class Surrogate:
 
     # ---- the protocol
 
-    def ask(self, count: int) -> Sequence[Trial]:
+    def ask(self, count: int) -> Sequence[Point]:
         if self._ranked is None:
             self._ranked = self._rank()
-        return [Trial(self._points[i]) for i in self._ranked[self._left[self._ranked]][:count]]
+        return [self._points[i] for i in self._ranked[self._left[self._ranked]][:count]]
 
-    def tell(self, trial: Trial, value: float | None) -> None:
-        index = self._index.get(trial.point)
+    def tell(self, point: Point, value: float | None) -> None:
+        index = self._index.get(point)
         if index is not None:
             self._told[index] = value
             self._left[index] = False

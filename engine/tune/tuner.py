@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,11 +21,11 @@ from engine.rewrite.proposal import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
-from engine.tune.evaluated_point import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
+from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
-from engine.tune.strategy import Strategy, Trial
+from engine.tune.strategy import Strategy
 from engine.tune.template import Template
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
@@ -91,7 +91,7 @@ class Tuner:
         self._incumbent: Tried | None = None
         self._original_us, self._earlier_s = 0.0, 0.0
         self._next_id = 1
-        self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
+        self._chosen: Sequence[Point] = ()  # what was to be tried next when that was last asked
         self._begin = time.monotonic()
         for point in self.feasible.points:
             if launches := self.template.launches(point):
@@ -105,7 +105,7 @@ class Tuner:
         default = self.template.default
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
-            self.strategy.tell(Trial(default), 0.0)
+            self.strategy.tell(default, 0.0)
             self._chosen = ()  # it may be among what was asked for before
         earlier = list(self._journal.entries()) if self._journal is not None else []
         for entry in earlier:
@@ -137,8 +137,7 @@ class Tuner:
             return
         names = self.template.space.names
         point = tuple(int(entry.parameters[n]) for n in names)
-        effort = next((int(n.removeprefix(EFFORT)) for n in entry.evaluation.notes if n.startswith(EFFORT)), 0)
-        tried = Tried(entry.id, point, entry.evaluation, value_of(entry.evaluation), effort)
+        tried = Tried(entry.id, point, entry.evaluation, value_of(entry.evaluation))
         self._note(tried, ran=entry.evaluation.outcome is not Outcome.DUPLICATE)
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (entry.id, entry.evaluation))
@@ -195,46 +194,46 @@ class Tuner:
 
         while True:
             if not self._running and more():  # what the last choice left; the next one is made beside that
-                trial = self._for_device(self._there(self._chosen), self._chosen, more)
-                if trial is not None:
-                    self._evaluate(trial, devices, 1)
-            trials: Sequence[Trial] = ()
+                point = self._for_device(self._there(self._chosen), self._chosen, more)
+                if point is not None:
+                    self._evaluate(point, devices, 1)
+            points: Sequence[Point] = ()
             if not (ended := self._ended(budget, idle)):
-                trials = self._choose(budget)
-                ended = "" if trials else "every point was tried"
+                points = self._choose(budget)
+                ended = "" if points else "every point was tried"
             if ended and not self._running:
                 self.progress.stopped = ended
                 return
-            trial = self._next(trials, budget) if trials else None
-            waits = trial is None
-            trial = self._for_device(trial, trials, more)
-            if trial is not None:
-                self._evaluate(trial, devices, most)
+            point = self._next(points, budget) if points else None
+            waits = point is None
+            point = self._for_device(point, points, more)
+            if point is not None:
+                self._evaluate(point, devices, most)
             elif waits and not self._running:
-                yield [self._pending[t.point] for t in trials if t.point in self._pending]
+                yield [self._pending[p] for p in points if p in self._pending]
             if waits or (not beside and len(self._running) >= most):
                 self._complete()
             self._write()
 
-    def _for_device(self, trial: Trial | None, trials: Sequence[Trial], more: Callable[[], bool]) -> Trial | None:
+    def _for_device(self, point: Point | None, points: Sequence[Point], more: Callable[[], bool]) -> Point | None:
         """This one or the first of these that the device has to tell of; those before it are booked, as long as there is `more`.
 
         To choose anew after each takes as long as many need on the device, which has nothing to do meanwhile.
         """
-        while trial is not None and self._settled(trial):
-            trials = [other for other in trials if other is not trial]
-            trial = self._there(trials) if more() else None
-        return trial
+        while point is not None and self._settled(point):
+            points = [other for other in points if other != point]
+            point = self._there(points) if more() else None
+        return point
 
-    def _choose(self, budget: Budget) -> Sequence[Trial]:
+    def _choose(self, budget: Budget) -> Sequence[Point]:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
-        trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
-        self._submit(trials)
-        self._chosen = trials
+        points = [p for p in self.strategy.ask(self._ahead(budget)) if not self._is_running(p)]
+        self._submit(points)
+        self._chosen = points
         self.progress.spend(SELECT, time.monotonic() - begin)
-        return trials
+        return points
 
     def _ended(self, budget: Budget, idle: int | None) -> str:
         """Why no point more is to be tried, as far as is known; else ""."""
@@ -244,8 +243,8 @@ class Tuner:
             return "all further points are duplicates (same SASS and launch)"
         return ""
 
-    def _is_running(self, trial: Trial) -> bool:
-        return any(running.trial == trial for running in self._running)
+    def _is_running(self, point: Point) -> bool:
+        return any(running.point == point for running in self._running)
 
     def _spent(self, budget: Budget) -> bool:
         return budget.spent(self.elapsed_s, self._begun)
@@ -264,13 +263,13 @@ class Tuner:
             ahead = min(ahead, _AHEAD_OF_EACH * left + 4 if self.strategy.patient else left)
         return max(1, ahead)
 
-    def _submit(self, trials: Sequence[Trial]) -> None:
+    def _submit(self, points: Sequence[Point]) -> None:
         running = sum(not f.done() for f in self._pending.values())
-        for trial in trials:
+        for point in points:
             if running >= self._in_flight:
                 break
-            if trial.point not in self._pending:
-                self._have_built(trial.point)
+            if point not in self._pending:
+                self._have_built(point)
                 running += 1
 
     def _have_built(self, point: Point) -> None:
@@ -285,26 +284,26 @@ class Tuner:
             raise _Impossible(reason)
         return built
 
-    def _next(self, trials: Sequence[Trial], budget: Budget) -> Trial | None:
-        """The trial to evaluate next; None where none of them is built."""
-        for trial in trials:
-            if trial.point not in self._pending:
-                self._have_built(trial.point)
+    def _next(self, points: Sequence[Point], budget: Budget) -> Point | None:
+        """The point to evaluate next; None where none of them is built."""
+        for point in points:
+            if point not in self._pending:
+                self._have_built(point)
                 break
-        mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
+        mine = {self._pending[p]: p for p in points if p in self._pending}
         first = next(iter(mine))
         if self._running:  # till the device is free, waiting costs nothing
             either: list[Future[Any]] = [first, *(running.answer for running in self._running)]
             budget.wait(either, self.elapsed_s)
-        if not first.done() and (patience := self._patience(mine[first].point, budget.left_s(self.elapsed_s))):
+        if not first.done() and (patience := self._patience(mine[first], budget.left_s(self.elapsed_s))):
             begin = time.monotonic()
             wait([first], timeout=patience)
             self.progress.spend("wait", time.monotonic() - begin)
-        return self._there(trials)
+        return self._there(points)
 
-    def _there(self, trials: Sequence[Trial]) -> Trial | None:
+    def _there(self, points: Sequence[Point]) -> Point | None:
         """The first of these that is built."""
-        return next((t for t in trials if t.point in self._pending and self._pending[t.point].done()), None)
+        return next((p for p in points if p in self._pending and self._pending[p].done()), None)
 
     def _patience(self, point: Point, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
@@ -335,40 +334,37 @@ class Tuner:
         """Take a point away. That is no failure of it: what the compiler used showed that it is not feasible."""
         self.impossible[error.what] = self.impossible.get(error.what, 0) + 1
         del self._pending[point]
-        self.strategy.tell(Trial(point), None)
+        self.strategy.tell(point, None)
 
-    def _settled(self, trial: Trial) -> bool:
+    def _settled(self, point: Point) -> bool:
         """Book a compiled point where nothing is left to evaluate: that need not wait for the device."""
         self._look_ahead()
-        if trial.point not in self._pending:
+        if point not in self._pending:
             return True  # the compiler ruled it out
         try:
-            built = self._pending[trial.point].result()
+            built = self._pending[point].result()
         except NotBuilt as error:
-            self._book(trial, unbuilt(error))
+            self._book(point, unbuilt(error))
             return True
         except OptimlError as error:
-            self._book(trial, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
+            self._book(point, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
             return True
         twin = self._codes.get(built.identity) or self._known.get(built.identity)
-        if twin is not None and trial.effort == 0:
-            self._book(trial, duplicate(built, twin), built)
+        if twin is not None:
+            self._book(point, duplicate(built, twin), built)
             return True
         return False
 
-    def _evaluate(self, trial: Trial, devices: Devices, most: int) -> None:
+    def _evaluate(self, point: Point, devices: Devices, most: int) -> None:
         """Have a compiled point evaluated, with so many on the devices at most, unless one there turns out to be the same machine code."""
-        built = self._pending[trial.point].result()
+        built = self._pending[point].result()
         while len(self._running) >= most or any(running.built.identity == built.identity for running in self._running):
             self._complete()
-            if self._settled(trial):
+            if self._settled(point):
                 return
         champion = self._champion
-        rival = champion
-        if trial.effort and (self._incumbent is None or self._incumbent.point == trial.point):
-            rival = None
-        answer = devices.submit(Job(built, rival, brief=not trial.effort, effort=trial.effort))
-        self._running.append(Running(trial, built, champion, answer))
+        answer = devices.submit(Job(built, champion, brief=True))
+        self._running.append(Running(point, built, champion, answer))
 
     def _complete(self) -> None:
         """Book the point that has been evaluated, the oldest of several; waits for one."""
@@ -378,10 +374,10 @@ class Tuner:
         try:
             evaluation, against = running.answer.result()
         except NotBuilt as error:  # by the device, which adds what it needs
-            self._book(running.trial, unbuilt(error))
+            self._book(running.point, unbuilt(error))
             return
         beside = running.champion is self._champion  # else one is the best by now that it was not measured beside
-        self._book(running.trial, evaluation, running.built, against if beside else None, ran=True)
+        self._book(running.point, evaluation, running.built, against if beside else None, ran=True)
 
     @property
     def _champion(self) -> Built | None:
@@ -389,16 +385,13 @@ class Tuner:
         return self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
 
     def _book(
-        self, trial: Trial, evaluation: Evaluation, built: Built | None = None, against: float | None = None, *,
+        self, point: Point, evaluation: Evaluation, built: Built | None = None, against: float | None = None, *,
         ran: bool = False,
     ) -> None:  # fmt: skip
         """Tell the strategy of an evaluated point, and make it the best if it is."""
-        if trial.effort:
-            evaluation = replace(evaluation, notes=(*evaluation.notes, f"{EFFORT}{trial.effort}"))
-        tried = Tried(self._next_id, trial.point, evaluation, value_of(evaluation), trial.effort)
+        tried = Tried(self._next_id, point, evaluation, value_of(evaluation))
         self._next_id += 1
-        if not self._later(trial):
-            del self._pending[trial.point]
+        del self._pending[point]
         self._unwritten.append((tried, built))
         self._note(tried, ran=ran)
         if built is not None and tried.value is not None and evaluation.outcome in PASSED:
@@ -412,10 +405,6 @@ class Tuner:
         if self._fastest is None or value > self._fastest[0]:
             self._fastest = value, built
             self._on_best(built.program)
-
-    def _later(self, trial: Trial) -> bool:
-        """Whether the strategy may want the point again, timed for longer: then its machine code is kept."""
-        return self.strategy.name == "halving" and len(self._pending) < _MOST_AHEAD
 
     def _check(self, tried: Tried) -> None:
         """Refuse a template that does not reproduce the original at its first points."""
@@ -460,7 +449,7 @@ class Tuner:
         self.progress.count(tried.evaluation, self.elapsed_s)
         self.evaluations += ran
         begin = time.monotonic()
-        self.strategy.tell(Trial(tried.point, tried.effort), tried.value)
+        self.strategy.tell(tried.point, tried.value)
         self.progress.spend(SELECT, time.monotonic() - begin)
 
     def _crown(self, tried: Tried, built: Built | None, against: float | None) -> None:
@@ -469,8 +458,7 @@ class Tuner:
         # What is slower than the original is no yardstick: the original is.
         better = value is not None and value > 0 and tried.evaluation.outcome in PASSED
         if better and held is not None and held.value is not None:
-            again = held.point == tried.point  # the best itself, timed for longer
-            better = again or (against > WIN if against is not None else (value or 0.0) > held.value + math.log2(WIN))
+            better = against > WIN if against is not None else (value or 0.0) > held.value + math.log2(WIN)
         elif better and self._rival is not None and against is not None:
             better = against > WIN
         if better:

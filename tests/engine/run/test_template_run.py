@@ -175,7 +175,7 @@ def test_a_family_holds_what_the_rule_proposes_by_itself():
         (["--where", "SIZE > 4096"], "'SIZE > 4096' excludes", 1),
         (["--where", "SIZE <> 3"], "unexpected", 2),
         (["--where", "OTHER > 3"], "names 'OTHER'", 2),
-        (["--strategy", "magic"], "--strategy: unknown strategy 'magic'; use one of exhaustive, halving,", 2),
+        (["--strategy", "magic"], "--strategy: unknown strategy 'magic'; use one of exhaustive, model,", 2),
         (
             ["--rule", "launch_bounds", "--where", "OTHER > 3"],
             "names 'OTHER', which is neither a parameter nor a constant",

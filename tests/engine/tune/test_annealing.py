@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.tune.annealing import DualAnnealing, acceptance, ranks, temperature, visit
-from engine.tune.strategy import Known, Listed, Trial
+from engine.tune.strategy import Known, Listed
 
 GRID = tuple((b, t, m) for b in (32, 64, 128, 256, 512) for t in (1, 2, 4, 8) for m in (0, 1, 2) if b * t <= 1024)
 
@@ -56,18 +56,18 @@ def test_powers_of_two_are_one_step_apart():
 
 def test_a_new_best_is_climbed_from_before_the_chain_goes_on():
     strategy = DualAnnealing(Known(GRID, 0, None))
-    strategy.tell(Trial((64, 2, 0)), 0.0)
+    strategy.tell((64, 2, 0), 0.0)
     for value in (-3.0,) * 4 + (1.0,):  # the last visit of the chain finds something
         trial = strategy.ask(1)[0]
         strategy.tell(trial, value)
-    best = trial.point
-    near = [t.point for t in strategy.ask(4)]
+    best = trial
+    near = list(strategy.ask(4))
     rank = dict(zip(GRID, ranks(GRID)[0].tolist(), strict=True))
     steps = [[abs(a - b) for a, b in zip(rank[p], rank[best], strict=True)] for p in near]
     beside = [s for s in steps if sorted(s) == [0, 0, 1]]
     assert len(beside) >= 3
-    strategy.tell(Trial(near[0]), 2.0)  # better: the search goes on from there
-    after = strategy.ask(1)[0].point
+    strategy.tell(near[0], 2.0)  # better: the search goes on from there
+    after = strategy.ask(1)[0]
     assert sum(a != b for a, b in zip(after, near[0], strict=True)) == 1
 
 
@@ -76,9 +76,9 @@ def test_only_feasible_points_that_were_not_tried_are_asked_for():
     strategy = DualAnnealing(Known(sparse, 5, None))
     seen = []
     while trials := strategy.ask(7):
-        assert all(t.point in sparse and t.point not in seen for t in trials)
-        seen.append(trials[-1].point)  # another than the first: the device takes what is compiled
-        strategy.tell(trials[-1], worth(trials[-1].point) if len(seen) % 5 else None)
+        assert all(t in sparse and t not in seen for t in trials)
+        seen.append(trials[-1])  # another than the first: the device takes what is compiled
+        strategy.tell(trials[-1], worth(trials[-1]) if len(seen) % 5 else None)
     assert sorted(seen) == sorted(sparse)
 
 
@@ -90,10 +90,10 @@ def test_it_starts_anew_where_it_has_cooled_down():
     for _ in range(300):
         trial = strategy.ask(1)[0]
         if at is not None:
-            jumps.append(max(abs(a - b) for a, b in zip(trial.point, at, strict=True)))
+            jumps.append(max(abs(a - b) for a, b in zip(trial, at, strict=True)))
         if at is None:
-            at = trial.point
-        strategy.tell(trial, 1.0 if trial.point == at else -5.0)  # nothing else is ever accepted
+            at = trial
+        strategy.tell(trial, 1.0 if trial == at else -5.0)  # nothing else is ever accepted
     cooled = np.median(jumps[100:170])
     assert cooled < np.median(jumps[:8])
     assert max(jumps[180:260]) > cooled  # hot again
@@ -107,8 +107,8 @@ def test_it_finds_more_than_chance():
             found = -math.inf
             for _ in range(12):
                 trial = strategy.ask(1)[0]
-                found = max(found, worth(trial.point))
-                strategy.tell(trial, worth(trial.point))
+                found = max(found, worth(trial))
+                strategy.tell(trial, worth(trial))
             best.append(found)
         return sum(best) / len(best)
 

@@ -73,8 +73,8 @@ def test_a_ranking_of_some_loses_no_point():
     told = set()
     for _ in range(14):
         trial = strategy.ask(1)[0]
-        told.add(trial.point)
-        strategy.tell(trial, -abs(trial.point[0] - 256) / 256 + trial.point[1] / 8)
-        asked = [t.point for t in strategy.ask(len(points))]
+        told.add(trial)
+        strategy.tell(trial, -abs(trial[0] - 256) / 256 + trial[1] / 8)
+        asked = list(strategy.ask(len(points)))
         assert len(asked) == len(set(asked)) == len(points) - len(told)
         assert not told & set(asked)

@@ -5,7 +5,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.tune import surrogate
-from engine.tune.strategy import Halving, Known, Listed, Trial
+from engine.tune.strategy import Known, Listed
 from engine.tune.strategy_choice import NAMES, choose
 from engine.tune.surrogate import Surrogate
 
@@ -30,20 +30,20 @@ def search(strategy, count):
         trials = strategy.ask(4)
         if not trials:
             break
-        value = worth(trials[0].point)
+        value = worth(trials[0])
         best = max(best, -math.inf if value is None else value)
         strategy.tell(trials[0], value)
     return best
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("halving", "bayes")])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_strategy_goes_through_every_point_once(name):
     points = POINTS[:40]
     strategy, _ = choose(name, Known(points, 3, None))
     seen = []
     while trials := strategy.ask(3):
-        seen.append(trials[0].point)
-        strategy.tell(trials[0], worth(trials[0].point))
+        seen.append(trials[0])
+        strategy.tell(trials[0], worth(trials[0]))
     assert sorted(seen) == sorted(points)
 
 
@@ -53,11 +53,11 @@ def test_what_is_asked_for_stays_until_it_is_told_and_is_never_asked_again():
         told = set()
         for _ in range(30):
             trials = strategy.ask(5)
-            assert not {t.point for t in trials} & told
-            assert len({t.point for t in trials}) == 5
+            assert not set(trials) & told
+            assert len(set(trials)) == 5
             assert strategy.ask(5)[0] == trials[0]
-            told.add(trials[0].point)
-            strategy.tell(trials[0], worth(trials[0].point))
+            told.add(trials[0])
+            strategy.tell(trials[0], worth(trials[0]))
 
 
 def test_a_model_needs_a_tenth_of_the_points():
@@ -79,48 +79,11 @@ def test_the_model_uses_what_the_compiler_said():
         best = 0
         for _ in range(12):
             trial = strategy.ask(1)[0]
-            best = max(best, rank[trial.point])
-            strategy.tell(trial, rank[trial.point] / 16)
+            best = max(best, rank[trial])
+            strategy.tell(trial, rank[trial] / 16)
         found[told] = best
     assert found[True] == 63
     assert found[False] < 63
-
-
-def test_halving_times_the_best_third_for_longer_and_again():
-    strategy = Halving(Known(POINTS, 0, 27))
-    by_effort = {0: [], 1: [], 2: []}
-    for _ in range(27):
-        trials = strategy.ask(1)
-        if not trials:
-            break
-        by_effort[trials[0].effort].append(trials[0].point)
-        strategy.tell(trials[0], worth(trials[0].point))
-    first = by_effort[0][:18]  # two thirds of the trials; what is left over at the end goes to further points
-    passed = sorted((p for p in first if worth(p) is not None), key=lambda p: -worth(p))
-    assert set(by_effort[1]) == set(passed[: len(passed) // 3])
-    assert set(by_effort[2]) == set(passed[:2])
-
-
-def test_halving_ends_where_nothing_passes():
-    strategy = Halving(Known(POINTS[:9], 0, 9))
-    asked = 0
-    while trials := strategy.ask(2):
-        asked += 1
-        strategy.tell(trials[0], None)
-        assert asked < 20
-    assert asked == 9
-
-
-def test_bayes_stays_within_the_feasible_points():
-    pytest.importorskip("optuna")
-    strategy, _ = choose("bayes", Known(POINTS, 0, 30))
-    allowed = set(POINTS)
-    for _ in range(15):
-        trials = strategy.ask(3)
-        assert all(t.point in allowed for t in trials)
-        strategy.tell(trials[0], worth(trials[0].point))
-    strategy.tell(Trial(POINTS[-1]), worth(POINTS[-1]))  # as a resumed run does
-    assert POINTS[-1] not in {t.point for t in strategy.ask(3)}
 
 
 def test_the_default_goes_by_the_number_of_points_and_says_so():
@@ -141,8 +104,8 @@ def test_the_same_seed_chooses_the_same_points():
         seen = []
         for _ in range(20):
             trial = strategy.ask(1)[0]
-            seen.append(trial.point)
-            strategy.tell(trial, worth(trial.point))
+            seen.append(trial)
+            strategy.tell(trial, worth(trial))
         return seen
 
     assert order(4) == order(4)
@@ -153,16 +116,14 @@ def test_the_same_seed_chooses_the_same_points():
 @pytest.mark.parametrize("points", [POINTS, tuple((b, i) for b in (64, 128, 256, 512) for i in (1, 2, 4))], ids=len)
 def test_the_first_points_are_the_seeds_choice(name, points):
     """They are the test of the template."""
-    if name == "bayes":
-        pytest.importorskip("optuna")
 
     def first(seed):
         strategy, _ = choose(name, Known(points, seed, None))
-        strategy.tell(Trial(points[5]), 0.0)  # the original
+        strategy.tell(points[5], 0.0)  # the original
         found = []
         while len(found) < 3:
-            found.append(strategy.ask(1)[0].point)
-            strategy.tell(Trial(found[-1]), -0.1 * len(found))
+            found.append(strategy.ask(1)[0])
+            strategy.tell(found[-1], -0.1 * len(found))
         return found
 
     chosen = [first(seed) for seed in range(20)]
@@ -186,7 +147,7 @@ def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
     model = surrogate.Surrogate(Known(points, 0, 16))
     for _ in range(16):
         trial = model.ask(1)[0]
-        model.tell(trial, -abs(trial.point[0] - 5.0) - abs(trial.point[1] - 2.0))
+        model.tell(trial, -abs(trial[0] - 5.0) - abs(trial[1] - 2.0))
     assert computed
     assert len(set(computed)) == len(computed)
 
@@ -194,13 +155,13 @@ def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
 def test_the_order_by_chance_stays_until_the_model_speaks():
     """Points that were compiled ahead for the first few choices were left aside for others, drawn anew after each."""
     model = Surrogate(Known(POINTS, 0, 20))
-    first = [trial.point for trial in model.ask(20)]
+    first = list(model.ask(20))
     for point in first[:5]:
-        model.tell(Trial(point), 1.0)
-    assert [trial.point for trial in model.ask(15)] == first[5:]
-    model.tell(Trial(first[5]), 2.0)
-    assert [trial.point for trial in model.ask(14)] != first[6:]
+        model.tell(point, 1.0)
+    assert list(model.ask(15)) == first[5:]
+    model.tell(first[5], 2.0)
+    assert list(model.ask(14)) != first[6:]
     failing = Surrogate(Known(POINTS, 0, 20))
     for point in first[:6]:
-        failing.tell(Trial(point), None)
+        failing.tell(point, None)
     assert failing.ask(1)

@@ -125,7 +125,7 @@ def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, t
     return tuner
 
 
-@pytest.mark.parametrize("name", ["model", "annealing", "random", "exhaustive", "halving"])
+@pytest.mark.parametrize("name", ["model", "annealing", "random", "exhaustive"])
 def test_the_best_point_is_found_and_the_budget_is_kept(tmp_path, name):
     evaluator = Evaluator()
     tuner = run(tmp_path, evaluator, name=name, budget=400)
@@ -238,12 +238,6 @@ def test_a_run_that_was_interrupted_before_its_first_point_goes_on(tmp_path):
     assert [t.id for t in second.tried] == [1, 2, 3, 4, 5]
 
 
-def test_halving_times_the_good_ones_again(tmp_path):
-    evaluator = Evaluator()
-    run(tmp_path, evaluator, name="halving", budget=30)
-    assert {e for _, e in evaluator.retimed} == {1, 2}
-
-
 def test_points_compiled_ahead_are_described_before_they_are_chosen(tmp_path):
     evaluator = Evaluator()
     seen = {}
@@ -258,7 +252,7 @@ def test_points_compiled_ahead_are_described_before_they_are_chosen(tmp_path):
             return self.inner.ask(count)
 
         def tell(self, trial, value):
-            self.told.add(trial.point)
+            self.told.add(trial)
             self.inner.tell(trial, value)
 
         def describe(self, point, features):
@@ -350,7 +344,7 @@ def test_the_next_points_are_chosen_beside_an_evaluation_unless_it_has_to_tell_w
 
         def tell(self, trial, value):
             if asked:  # of the original it is told before
-                told.append(trial.point)
+                told.append(trial)
             super().tell(trial, value)
 
     tuner = run(tmp_path, Noting(), name="exhaustive", budget=6, wrap=Watched, seconds=seconds)
