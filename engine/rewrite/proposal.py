@@ -78,13 +78,17 @@ class Family:
     impossible: Callable[[Mapping[str, int]], str] = lambda values: ""
 
 
+Proposals = Iterator[Proposal]
+Families = Iterator[Family]
+
+
 class Rule(Protocol):
     """A rewrite rule: one module, one idea. `propose` yields nothing where the precondition does not hold."""
 
     name: str
     summary: str
 
-    def propose(self, site: Site) -> Iterator[Proposal]: ...
+    def propose(self, site: Site) -> Proposals: ...
 
 
 @runtime_checkable
@@ -93,10 +97,10 @@ class Parametric(Protocol):
 
     name: str
 
-    def families(self, site: Site) -> Iterator[Family]: ...
+    def families(self, site: Site) -> Families: ...
 
 
-def proposal(rule: str, summary: str, edits: Edits | None, prior: float, **parameters: int | str) -> Iterator[Proposal]:
+def proposal(rule: str, summary: str, edits: Edits | None, prior: float, **parameters: int | str) -> Proposals:
     """One proposal, or none where `edits` is None or empty."""
     if edits:
         yield Proposal("rules", rule, summary, edits, parameters, prior)

@@ -3,8 +3,6 @@
 A rule is one module with a class that follows `engine.rewrite.proposal.Rule`; `registry.py` finds it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,18 +1,16 @@
 """Try other block shapes."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+from tree_sitter import Node
 
 from engine.cuda.launch import block_constants, set_constant
 from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
-from engine.rewrite.wording import ceil_div
-from engine.rules.idioms.known_values import covers, in_parameters
-from engine.rules.idioms.thread_index import AXES, ThreadMap, thread_map, thread_uses_outside
+from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
+from engine.rules.idioms import AXES, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
 
 Shape = tuple[int, int]
 
@@ -29,7 +27,7 @@ class BlockSize:
     name = "block_size"
     summary = "Change the block size or shape"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible:
             return
         blocks = {c.block for c in site.configs}
@@ -44,7 +42,7 @@ class BlockSize:
         elif current[1] == 1:
             yield from self._by_constant(site, current)
 
-    def _by_index(self, site: Site, mapping: ThreadMap, current: tuple[int, int, int]) -> Iterator[Proposal]:
+    def _by_index(self, site: Site, mapping: ThreadMap, current: tuple[int, int, int]) -> Proposals:
         """Kernels whose threads differ in their global index alone: any block does whose grid covers the bounds."""
         axes = tuple(i.axis for i in mapping.indices)
         planar = set(axes) == {"x", "y"}
@@ -61,12 +59,12 @@ class BlockSize:
 
     def _shaped(
         self, site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchConfig, ...], prior: float, *, planar: bool
-    ) -> Iterator[Proposal]:  # fmt: skip
+    ) -> Proposals:  # fmt: skip
         edits = _resized(site, mapping, shape, before)
         label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
         yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
         mapping = thread_map(site) if site.sound and site.launch_visible else None
         before = site.configs_after({})
@@ -90,7 +88,7 @@ class BlockSize:
             conditions = [f"x * y <= {limit}", "x * y >= 32"]
         yield Family(self.name, self.summary, parameters, tuple(conditions), make, 0.4)
 
-    def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Iterator[Proposal]:
+    def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Proposals:
         """Kernels whose threads work together: only where one constant sizes the block, grid and arrays."""
         before = site.configs_after({})
         body = site.body

@@ -1,20 +1,15 @@
 """Let each thread work on several elements."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import assigned
-from engine.cuda.syntax import children, names, strip, text, walk
+from engine.cuda.questions import children, declarators, names, text, walk
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.idioms.known_values import covers, definition, in_parameters
-from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, global_axis, thread_map, thread_uses_outside
+from engine.rules.idioms import covered, covers, definition, in_parameters, independent, only_bound, stride_loop
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, global_axis, thread_map
 
 _FACTORS = (4, 2, 8)
 _MOST_WAVES = 4
@@ -26,7 +21,7 @@ class Coarsen:
     name = "coarsen"
     summary = "Several elements per thread"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible:
             return
         before = site.configs_after({})
@@ -61,7 +56,7 @@ class Coarsen:
                     )
         yield from self._resident(site, before)
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The elements per thread left open, strided by the block."""
         before = site.configs_after({}) if site.sound and site.launch_visible else None
         mapping = thread_map(site) if before is not None else None
@@ -81,7 +76,7 @@ class Coarsen:
         factors = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
         yield Family(self.name, f"{self.summary} along {axis}", {"factor": factors}, (), make, 0.3)
 
-    def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Iterator[Proposal]:
+    def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Proposals:
         """Grid-stride kernels are right for every grid: as many blocks as the target holds at once, or more."""
         if (
             not _strides_over_grid(site)
@@ -127,48 +122,6 @@ def numbered_results(site: Site) -> bool:
     return False
 
 
-def independent(site: Site, mapping: ThreadMap) -> bool:
-    """Whether the work may be repeated for other elements by the same thread."""
-    if mapping.style == "none" or site.kernel.shared or thread_uses_outside(site, mapping.indices):
-        return False
-    if any(i.factor != 1 or not i.alone for i in mapping.indices) or not mapping.work:
-        return False
-    repeated = (*mapping.work, *mapping.derived)
-    if any(_changes_parameter(site, node) for node in repeated):
-        return False
-    atomics = frozenset(c for c in site.kernel.calls if c.startswith("atomic"))
-    return all(site.local_only(node, atomics) for node in repeated)
-
-
-def _changes_parameter(site: Site, node: Node) -> bool:
-    """Whether a parameter itself becomes another (`x += row * n`): done once more it would be yet another."""
-    parameters = {p.name for p in site.kernel.parameters}
-    targets = (strip(t) for n in walk(node) if (t := assigned(n)) is not None)
-    return any(t.type == "identifier" and text(t) in parameters for t in targets)
-
-
-def covered(
-    site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...], free: frozenset[Axis] = frozenset()
-) -> dict[Axis, str] | None:
-    """The bound of each axis over kernel parameters, where the launch covers it in every case.
-
-    Axes without an index have one block, but for those that are `free`.
-    """
-    found: dict[Axis, str] = {}
-    for index in mapping.indices:
-        bound = mapping.bounds.get(index.axis)
-        expression = in_parameters(site, bound) if bound is not None else None
-        k = AXES.index(index.axis)
-        if expression is None or not covers(
-            site, expression, tuple((c.grid[k], c.block[k]) for c in before), index.factor
-        ):
-            return None
-        found[index.axis] = expression
-    unindexed = [k for k, axis in enumerate(AXES) if axis not in found]
-    alone = all(c.block[k] == 1 and (c.grid[k] == 1 or AXES[k] in free) for c in before for k in unindexed)
-    return found if alone else None
-
-
 def _coarsened(
     site: Site, mapping: ThreadMap, axis: Axis, factor: int, before: tuple[LaunchConfig, ...]
 ) -> Edits | None:
@@ -201,19 +154,6 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
     edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
     return edits if edits is not None and site.configs_after(edits) is not None else None
-
-
-def only_bound(mapping: ThreadMap) -> bool:
-    """Whether the guard says `i < n` and nothing more."""
-    if len(mapping.guards) != 1:
-        return False
-    condition = mapping.guards[0].child_by_field_name("condition")
-    comparisons = (
-        [n for n in walk(condition) if n.type in ("binary_expression", "unary_expression")] if condition else []
-    )
-    bound = mapping.bounds.get("x")
-    inside = {n.id for n in walk(bound)} if bound is not None else set()
-    return len([n for n in comparisons if n.id not in inside]) == 1
 
 
 def _still_covers(site: Site, edits: Edits, bounds: dict[Axis, str], axis: Axis, factor: int) -> bool:

@@ -5,17 +5,13 @@ elements that change hands through shared memory between runs of stages leave ea
 whole numbers is one instruction; two threads that exchange an element by a shuffle take three.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.cuda.syntax import children, compact, inside, names, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, proposal, template
-from engine.rules.idioms.blocks import WARP, is_barrier, is_thread, one_dimensional
-from engine.rules.idioms.packs import size_of
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, proposal, template
+from engine.rules.idioms import WARP, is_barrier, is_thread, one_dimensional, size_of, with_pragma
 from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of, thread_changes
-from engine.rules.reduction.register_accumulate import with_pragma
 from engine.rules.shared_padding import wider
 from engine.rules.warp_exchange import Stages, element_of, indented, sorted_by, stages_of, upwards, worked
 
@@ -32,7 +28,7 @@ class ExchangeItems:
     name = "exchange_items"
     summary = "Give each thread several of the elements that are compared and exchanged"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         stages = stages_of(site)
         blocks = one_dimensional(site) if stages is not None else set()
         if stages is None or len(blocks) != 1 or not site.launch_visible or stages.nest not in children(site.body):

@@ -1,7 +1,5 @@
 """Use cheaper arithmetic where the tolerance may allow it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +7,7 @@ from dataclasses import dataclass
 
 from engine.cuda.math_functions import MATH_FUNCTIONS
 from engine.cuda.syntax import called, children, inside, names, operands, root_name, strip, text, walk
-from engine.rewrite import Edit, Node, Proposal, Site, Span, proposal
-from engine.rewrite.snippet_template import template
+from engine.rewrite import Edit, Node, Proposals, Site, Span, proposal, template
 
 # Errors of a few units in the last place near 1, by the CUDA C++ Programming Guide's table of intrinsic functions.
 _INTRINSICS = {"expf": "__expf", "exp10f": "__exp10f", "logf": "__logf", "log2f": "__log2f", "log10f": "__log10f",
@@ -40,7 +37,7 @@ class FastMath:
     name = "fast_math"
     summary = "Use cheaper single-precision arithmetic"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound:
             return
         bodies = _bodies(site)

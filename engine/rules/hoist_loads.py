@@ -5,16 +5,10 @@ what is loaded. The rule knows that it cannot, because the launches pass differe
 this one. Source: CUDA C++ Best Practices Guide, "Device Memory Spaces".
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from engine.cuda.effects import assigned
-from engine.cuda.syntax import called, children, inside, names, text, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, Use, proposal
+from engine.cuda.questions import assigned, called, children, inside, names, text, walk
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal
+from engine.rules.idioms import StrideLoop, changed_names, runs, stride_loop, with_pragma
 from engine.rules.idioms.loads import LOOPS, Load, grouped_loads, loadable
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.reduction.register_accumulate import changed_names, runs, with_pragma
 
 _MOST = 8  # loads moved by one proposal: each takes a register
 
@@ -25,7 +19,7 @@ class HoistLoads:
     name = "hoist_loads"
     summary = "Load invariant values once"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.manageable or not site.pointers_distinct:
             return
         if any("volatile" in text(n) for n in walk(site.kernel.node) if n.type == "type_qualifier"):
@@ -42,7 +36,7 @@ class HoistLoads:
         if not any(u.array in written and u.index is None for u in uses):
             yield from self._forwarded(site, scope, stored)
 
-    def _before_loops(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
+    def _before_loops(self, site: Site, scope: Scope, reads: list[Use]) -> Proposals:
         moved: list[Node] = []
         for node in walk(site.body):
             loop = stride_loop(node)
@@ -67,7 +61,7 @@ class HoistLoads:
                 loads=len(found),
             )
 
-    def _repeated(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
+    def _repeated(self, site: Site, scope: Scope, reads: list[Use]) -> Proposals:
         done: list[Node] = []
         edits: list[Edit] = []
         count, taken, listed = 0, list[str](), list[str]()
@@ -106,7 +100,7 @@ class HoistLoads:
                 loads=count,
             )
 
-    def _forwarded(self, site: Site, scope: Scope, uses: list[Use]) -> Iterator[Proposal]:
+    def _forwarded(self, site: Site, scope: Scope, uses: list[Use]) -> Proposals:
         """`m[i] = value;` and a load of `m[i]` after another store: the value is in a register still."""
         edits: list[Edit] = []
         taken, listed, loads = list[str](), list[str](), 0

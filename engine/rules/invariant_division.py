@@ -5,19 +5,13 @@ three (T. Granlund and P. Montgomery, "Division by Invariant Integers using Mult
 sizes tell is only ever used behind a test, with the plain division beside it: other sizes stay right.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.cuda.effects import pure, written
+from engine.cuda.questions import pure, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, inside, names, strip, text, tokens, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
-from engine.rewrite.wording import grouped
-from engine.rules.idioms.known_values import definition, in_parameters
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.reduction.register_accumulate import with_pragma
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, grouped, proposal
+from engine.rules.idioms import StrideLoop, definition, in_parameters, stride_loop, with_pragma
 
 _LOOPS = 4  # proposals for loops of one kernel
 # Integer types by bits and sign.
@@ -52,7 +46,7 @@ class InvariantDivision:
     name = "invariant_division"
     summary = "Replace integer divisions by invariant values"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.manageable:
             return
         scope = site.scope
@@ -95,7 +89,7 @@ class InvariantDivision:
                 divisions=len(wide),
             )
 
-    def _along_loops(self, site: Site, scope: Scope, found: list[_Division]) -> Iterator[Proposal]:
+    def _along_loops(self, site: Site, scope: Scope, found: list[_Division]) -> Proposals:
         """Quotient and remainder of a loop variable go along with it instead of being divided for each time."""
         count = 0
         for node in walk(site.body):

@@ -1,7 +1,5 @@
 """Tell the compiler how large the blocks are, so that it knows how many registers a thread may use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values

@@ -1,12 +1,9 @@
 """What rules look at, made of a program and its spec."""
 
-from __future__ import annotations
-
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
-from engine.errors import OptimlError
-from engine.model import LaunchConfig, Program, Target
-from engine.rewrite import Site
+from engine.model import Program, Target
+from engine.rewrite import LaunchConfig, OptimlError, Site
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched

@@ -4,13 +4,10 @@ Source: CUDA C++ Programming Guide, "Read-Only Data Cache Load Function". The co
 pointer is `const` and `__restrict__`; it cannot where a pointer is made in the body or a parameter is not marked.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 from engine.cuda.syntax import text
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, proposal
 
 # Types that __ldg takes.
 _HINTED = frozenset({
@@ -32,7 +29,7 @@ class ReadOnly:
     name = "read_only"
     summary = "Load inputs through the read-only data cache"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.manageable or not site.pointers_distinct:
             return
         if any("volatile" in p.type for p in site.kernel.parameters):

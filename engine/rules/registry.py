@@ -1,7 +1,5 @@
 """Find the rewrite rules: those of this package, and those that installed packages register as `optiml.rules`."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,15 +1,10 @@
 """Promise the compiler that pointers do not overlap and that inputs are only read."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
-from engine.cuda.effects import written
 from engine.cuda.parse import parse
-from engine.cuda.syntax import text, walk
-from engine.errors import OptimlError
-from engine.rewrite import Edit, Node, Proposal, Site, Span, merge, proposal
+from engine.cuda.questions import text, walk, written
+from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, Span, merge, proposal
 from engine.spec.types import source_type
 
 
@@ -19,7 +14,7 @@ class Restrict:
     name = "restrict"
     summary = "Add __restrict__ and const to pointers"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound:
             return
         parameters = _pointer_parameters(site.kernel.node, site.kernel.name)

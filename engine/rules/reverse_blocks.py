@@ -4,14 +4,10 @@ An array larger than L2 is evicted from its beginning on while it is stored. Blo
 overwrite lines there before they are written back. Hardware starts blocks in the order of their numbers, as a rule.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 from engine.cuda.syntax import called, compact, text, walk
-from engine.errors import OptimlError
-from engine.rewrite import Edit, Node, Proposal, Site, Span, proposal
+from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, Span, proposal
 from engine.spec.data import buffer_elements
 from engine.spec.dtypes import parse_dtype
 
@@ -30,7 +26,7 @@ class ReverseBlocks:
     name = "reverse_blocks"
     summary = "Run the blocks in reverse order, to find in L2 what the kernel before stored last"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         axis = _axis(site)
         if axis is None or not site.sound or not site.manageable or not _reads_earlier(site) or not _any_order(site):
             return

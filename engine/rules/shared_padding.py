@@ -3,17 +3,11 @@
 Source of the method: CUDA C++ Best Practices Guide, "Shared Memory in Matrix Multiplication (C=AAᵀ)".
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from math import gcd
 
-from engine.cuda.kernel import SharedArray
-from engine.cuda.subscripts import index_of
-from engine.cuda.syntax import text, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
-from engine.rewrite.wording import is_plain
-from engine.rules.idioms.packs import element_size
+from engine.cuda.questions import index_of, text, walk
+from engine.rewrite import Edit, Node, Proposals, Scope, SharedArray, Site, Span, is_plain, proposal
+from engine.rules.idioms import element_size
 
 _BANKS, _BANK_BYTES = 32, 4
 _MAX_DEPTH = 8
@@ -25,7 +19,7 @@ class SharedPadding:
     name = "shared_padding"
     summary = "Pad rows in shared memory against bank conflicts"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         arrays = [s for s in site.kernel.shared if len(s.extents) >= 2 and not s.dynamic]
         if not arrays or not site.sound or not site.manageable:
             return

@@ -3,20 +3,10 @@
 Source of the method: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory".
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.subscripts import is_target
-from engine.cuda.syntax import THREAD_NAMES, text, walk
-from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Node, Proposal, Scope, Site, Span, merge, proposal
-from engine.rewrite.wording import ceil_div
+from engine.cuda.questions import THREAD_NAMES, Polynomial, is_target, text, walk
+from engine.rewrite import Edit, Edits, LaunchConfig, Node, Proposals, Scope, Site, Span, ceil_div, merge, proposal
 from engine.rules.block_size import free
-from engine.rules.coarsen import covered
-from engine.rules.idioms.known_values import covers
-from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map
+from engine.rules.idioms import Index, ThreadMap, covered, covers, thread_map
 
 # 32-byte sectors that a warp's access to 4-byte elements touches: one element for all, neighbours, strided. What a strided
 # load brings besides stays in L1 for the next warps; a strided store sends each of its sectors on by itself.
@@ -33,7 +23,7 @@ class SwapAxes:
     name = "swap_axes"
     summary = "Swap the thread axes to coalesce accesses"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible or not site.manageable:
             return
         mapping, before = thread_map(site), site.configs_after({})

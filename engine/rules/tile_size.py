@@ -3,10 +3,8 @@
 What such a kernel computes must not depend on them, and most kernels are written so; what was missed is for verification to find.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,9 +12,8 @@ from engine.cuda.clock import tick
 from engine.cuda.constants import value_span, words
 from engine.cuda.launch import block_constants
 from engine.cuda.syntax import text, walk
-from engine.errors import OptimlError
-from engine.rewrite import Edit, Family, Proposal, Site, Span, proposal
-from engine.rules.idioms.blocks import WARP
+from engine.rewrite import Edit, Families, Family, OptimlError, Proposal, Proposals, Site, Span, proposal
+from engine.rules.idioms import WARP
 from engine.spec.constant_values import bound_at, launches_at, shared_bytes
 
 _MOST = 5  # constants
@@ -42,7 +39,7 @@ class TileSize:
     name = "tile_size"
     summary = "Change block and tile sizes"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         constants = _constants(site)
         strides, rank = _strides(site, constants), 0
         for constant in constants:
@@ -56,7 +53,7 @@ class TileSize:
                     yield from self._at(constants, values, site, _PRIOR - 0.03 * rank)
                     rank += 1
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The values of all such constants together."""
         constants = _constants(site)
         if not constants:
@@ -77,9 +74,7 @@ class TileSize:
 
         yield Family(self.name, self.summary, parameters, (), make, _PRIOR, impossible)
 
-    def _at(
-        self, constants: Sequence[_Constant], values: Mapping[str, int], site: Site, prior: float
-    ) -> Iterator[Proposal]:
+    def _at(self, constants: Sequence[_Constant], values: Mapping[str, int], site: Site, prior: float) -> Proposals:
         changed = [c for c in constants if values[c.name] != c.value]
         edits = site.in_file(*(Edit(c.span, str(values[c.name])) for c in changed))
         said = ", ".join(f"{c.name} = {values[c.name]}" for c in changed)

@@ -1,20 +1,13 @@
 """Stage a transposed access through shared memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.subscripts import index_of, subscripts
-from engine.cuda.syntax import children, names, operands, strip, text, walk
-from engine.model import LaunchConfig
-from engine.rewrite import Change, Edit, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.cuda.questions import children, index_of, names, operands, strip, subscripts, text, walk
+from engine.rewrite import Change, Edit, LaunchConfig, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text
-from engine.rules.coarsen import covered
-from engine.rules.idioms.grids import Grids
-from engine.rules.idioms.known_values import covers, definition
-from engine.rules.idioms.packs import element_size, packs
+from engine.rules.idioms import Grids, covered, covers, definition, element_size, packs
 from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, holds, thread_map, thread_uses_outside
 
 # Edge of the square tile, rows of threads, whether elements are loaded as vectors: 32 columns fill a 128-byte line of floats, and a thread

@@ -1,19 +1,13 @@
 """Unroll counted loops: by a pragma, and by hand with accumulators of their own."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import pure
+from engine.cuda.questions import ArithmeticError_, declarators, declared_type, evaluate_int, pure
 from engine.cuda.syntax import children, names, text, walk
-from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, proposal
+from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Site, Span, proposal
 from engine.rewrite.wording import grouped_text, is_plain, replace_name
-from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.reduction.register_accumulate import with_pragma
+from engine.rules.idioms import StrideLoop, definition, stride_loop, with_pragma
 from engine.spec.types import bindings
 
 _FACTORS = (4, 8, 2, 16)
@@ -43,7 +37,7 @@ class Unroll:
     name = "unroll"
     summary = "Unroll counted loops"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound:
             return
         innermost = [n for n in walk(site.body) if n.type == "for_statement" and not _holds_loop(site, n)]
@@ -65,7 +59,7 @@ class Unroll:
                     loop="all",
                 )
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The factors of the innermost loops left open, one parameter for each; 1 keeps the compiler from unrolling."""
         if not site.sound or "__restrict" in site.unit.macros:
             return
@@ -88,7 +82,7 @@ class Unroll:
 
         yield Family(self.name, self.summary, dict.fromkeys(open_, (1, 2, 4, 8, 16)), (), make, 0.3)
 
-    def _pragmas(self, site: Site, loop: Node, order: int, alone: bool) -> Iterator[Proposal]:
+    def _pragmas(self, site: Site, loop: Node, order: int, alone: bool) -> Proposals:
         line = site.unit.line_of(loop.start_byte)
         trips = _constant_trips(site, loop)
         factors = _FACTORS if alone else _FACTORS[:2]
@@ -112,7 +106,7 @@ class Unroll:
                 line=line,
             )
 
-    def _chains(self, site: Site, node: Node, order: int) -> Iterator[Proposal]:
+    def _chains(self, site: Site, node: Node, order: int) -> Proposals:
         loop = stride_loop(node)
         reduction = _reduction(site, loop) if loop is not None else None
         if loop is None or reduction is None:

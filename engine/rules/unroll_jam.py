@@ -1,22 +1,18 @@
 """Let each thread work out several results that share loads (unroll-and-jam)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import written
+from engine.cuda.questions import ArithmeticError_, declarators, declared_type, evaluate_int, written
 from engine.cuda.syntax import children, inside, is_integer_type, names, strip, text, walk
-from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, grouped
+from engine.rules.idioms import AXES, Axis, Index, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
 from engine.rules.idioms.grids import Grids, whole_numbers
 from engine.rules.idioms.jam import Change, Copies, Jam
-from engine.rules.idioms.known_values import covers, in_parameters
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, map_of, thread_map, thread_uses_outside
+from engine.rules.idioms.thread_index import map_of
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -76,7 +72,7 @@ class UnrollJam:
     name = "unroll_jam"
     summary = "Several results per thread that share loads"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         for across, make in self._forms(site):
             for rank, factor in enumerate(_FACTORS):
                 if site.waves < factor * across.least:  # too few threads would be left to fill the target
@@ -86,7 +82,7 @@ class UnrollJam:
                     factor=factor, index=across.variable,
                 )  # fmt: skip
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The number of results to a thread left open."""
         for across, make in self._forms(site):
             if site.waves < min(_TUNED) * across.least:

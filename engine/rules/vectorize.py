@@ -1,19 +1,13 @@
 """Load and store several neighbouring elements at once in elementwise kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.effects import written
-from engine.cuda.subscripts import index_of, subscripts, unconditional
+from engine.cuda.questions import ArithmeticError_, evaluate_int, index_of, subscripts, unconditional, written
 from engine.cuda.syntax import children, names, span, text, walk
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
-from engine.rules.coarsen import covered, independent, only_bound
-from engine.rules.idioms.known_values import covers
-from engine.rules.idioms.packs import aligned, element_size, packs, scalar_pointers, widths
-from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map
+from engine.rules.idioms import Index, ThreadMap, aligned, element_size, packs, scalar_pointers, thread_map, widths
+from engine.rules.idioms.coverage import covered, covers, independent, only_bound
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,15 @@ A thread and its partner, whose number differs in one bit, exchange elements at 
 Stages within a warp need neither shared memory nor barriers (CUDA C++ Programming Guide, "Warp Shuffle Functions").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.cuda.declarations import Declared, variables
-from engine.cuda.effects import written
-from engine.cuda.kernel import SharedArray
+from engine.cuda.questions import Declared, variables, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
-from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, once, proposal, template
-from engine.rules.idioms.blocks import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
-from engine.rules.reduction.register_accumulate import with_pragma
+from engine.rewrite import Edit, Node, Pattern, Proposals, SharedArray, Site, Span, once, proposal, template
+from engine.rules.idioms import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
+from engine.rules.idioms.strided_loop import with_pragma
 
 _STAGES = Pattern(
     *(
@@ -74,7 +70,7 @@ class WarpExchange:
     name = "warp_exchange"
     summary = "Use warp shuffles for compare-exchange instead of shared memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         stages = stages_of(site)
         if stages is None:
             return

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.cuda.declarations import variables
-from engine.cuda.effects import pure_value, written
-from engine.cuda.polynomial import Polynomial, number
+from engine.cuda.questions import Polynomial, number, pure_value, variables, written
 from engine.cuda.syntax import children, inside, operands, strip, text, walk
 from engine.rewrite import Node, Pattern, Scope, Site, Use, once
+from engine.rules.idioms import Grids, StrideLoop, inclusive_loop, stride_loop
 from engine.rules.idioms.digits import Decoded, complete, decoded, extents, kept_names, quotient
-from engine.rules.idioms.grids import Grids
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.rows.row_work import inclusive_loop
 
 _UPDATE = Pattern("$s += $a * $b;", "$s = fmaf($a, $b, $s);", "$s = __fmaf_rn($a, $b, $s);")
 _ELEMENTS = frozenset({"float", "double"})

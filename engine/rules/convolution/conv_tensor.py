@@ -4,8 +4,6 @@ A warp computes 8 x `per_k` channels of `per_h` rows of a tile, which is 4 x `pe
 (`engine/rules/idioms/tensor_cores.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from engine.rules.convolution.conv_form import Convolution

@@ -4,23 +4,19 @@ Source: V. Volkov and J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra
 "Performance Analysis of GPU-based Convolutional Neural Networks" (2016), for direct convolution.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.cuda.polynomial import Polynomial, number
-from engine.cuda.syntax import text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
-from engine.rewrite.wording import ceil_div, grouped_text, reindent
+from engine.cuda.questions import Polynomial, number, text, walk
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, ceil_div, grouped_text, merge, reindent
+from engine.rewrite.snippet_template import template
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
+from engine.rules.idioms import definition, fits_bounds, in_parameters
 from engine.rules.idioms.digits import composed
-from engine.rules.idioms.known_values import definition, in_parameters
 from engine.rules.idioms.tensor_cores import functions
-from engine.rules.rows.row_parallel import fits_bounds
 
 _NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies", "tensor")
 # The first fill an SM's registers and lanes; the last are for few channels or small images.

@@ -1,7 +1,5 @@
 """What rules on a block's work in shared memory share: who is which thread, how many there are, where all of them meet."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.syntax import compact, names, strip, text

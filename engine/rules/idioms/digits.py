@@ -1,15 +1,11 @@
 """Which output a thread computes, where its number is taken apart: `x = i % width; y = i / width % height; ...`."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.cuda.declarations import variables
-from engine.cuda.effects import pure, written
-from engine.cuda.polynomial import Polynomial, number
+from engine.cuda.questions import Polynomial, number, pure, variables, written
 from engine.cuda.syntax import THREAD_NAMES, children, inside, names, operands, strip, text, walk
 from engine.rewrite import Node, Scope, Site
 from engine.rules.idioms.grids import Grids

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda.effects import written
-from engine.cuda.syntax import is_integer_type
-from engine.errors import OptimlError
-from engine.model import LaunchConfig
-from engine.rewrite import Site
+from engine.cuda.questions import is_integer_type, written
+from engine.rewrite import LaunchConfig, OptimlError, Site
 from engine.rules.idioms.thread_index import AXES, Axis
 from engine.spec.kernel_spec import Case
 from engine.spec.launch_config import evaluate

@@ -4,14 +4,11 @@ For rules that decide what a piece of code does by what it does to a few inputs.
 is unsupported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.cuda.declarations import variables
-from engine.cuda.syntax import children, compact, strip, text
+from engine.cuda.questions import children, compact, strip, text, variables
 from engine.rewrite import Node, Site
 
 Env = dict[str, Any]

@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from engine.cuda.effects import assigned
 from engine.cuda.math_functions import MATH_FUNCTIONS
-from engine.cuda.syntax import called, children, names, root_name, text, walk
-from engine.rewrite import Declared, Node, Site
-from engine.rewrite.wording import reindent, replace_name
+from engine.cuda.questions import assigned, called, children, names, root_name, text, walk
+from engine.rewrite import Declared, Node, Site, reindent, replace_name
 from engine.rules.idioms.loads import Ahead, before_condition
 
 Change = tuple[int, int, str]

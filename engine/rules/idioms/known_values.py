@@ -1,13 +1,8 @@
 """What locals stand for, over the kernel's parameters."""
 
-from __future__ import annotations
-
 import re
 
-from engine.arith import ArithmeticError_, evaluate
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import written
-from engine.cuda.syntax import is_integer_type, strip, text, walk
+from engine.cuda.questions import ArithmeticError_, declarators, evaluate, is_integer_type, strip, text, walk, written
 from engine.rewrite import Node, Site
 
 _MAX_SUBSTITUTIONS = 8
@@ -72,12 +67,3 @@ def in_parameters(site: Site, expression: Node) -> str | None:
 
 def _wrap(written_text: str) -> str:
     return written_text if re.fullmatch(r"\w+", written_text) else f"({written_text})"
-
-
-def covers(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor: int) -> bool:
-    """Whether the launch covers the bound in every case; `configs` holds (grid, block) of one axis."""
-    for case, (grid, block) in zip(site.cases, configs, strict=True):
-        value = site.value_in(bound, case)
-        if value is None or value > grid * block * factor:
-            return False
-    return True

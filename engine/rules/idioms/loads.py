@@ -1,16 +1,11 @@
 """Plain loads of parameters' elements, and those behind a condition that does not speak of them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from engine.cuda.effects import assigned
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import inside, names, root_name, text, walk
+from engine.cuda.questions import Polynomial, assigned, inside, names, root_name, text, walk
 from engine.rewrite import Node, Scope, Use
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.reduction.register_accumulate import changed_names
+from engine.rules.idioms.strided_loop import StrideLoop, changed_names, stride_loop
 
 LOOPS = ("for_statement", "while_statement", "do_statement")
 _MOST_COPIES = 16  # each takes a register

@@ -1,12 +1,9 @@
 """Loops whose iterations may run on different threads: what each adds up into scalars, what each keeps to itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.effects import assigned, pure_value
-from engine.cuda.syntax import ancestors, called, children, inside, strip, text, walk
+from engine.cuda.questions import ancestors, assigned, called, children, inside, pure_value, strip, text, walk
 from engine.rewrite import Declared, Node, Pattern, Scope
 from engine.rules.idioms.strided_loop import StrideLoop
 

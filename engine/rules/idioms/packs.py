@@ -1,7 +1,5 @@
 """Vectors of array elements for 64- and 128-bit loads and stores."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,14 +1,10 @@
 """What the threads of a block do between two barriers, to be done by fewer threads in loops over those that they replace."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.cuda.effects import assigned
-from engine.cuda.syntax import called, children, compact, inside, is_unroll, names, strip, text, walk
-from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, merge
-from engine.rewrite.wording import reindent
+from engine.cuda.questions import assigned, called, children, compact, inside, is_unroll, names, strip, text, walk
+from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, merge, reindent
 from engine.rules.idioms.blocks import is_barrier
 
 _LOADS = ("subscript_expression", "call_expression", "pointer_expression", "assignment_expression", "update_expression")

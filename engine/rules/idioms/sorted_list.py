@@ -4,8 +4,6 @@ Statements that only compare values and move them do the same for all values in 
 what the statements do, in whatever way they are written. Anything else (arithmetic on values, memory, calls) ends the analysis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

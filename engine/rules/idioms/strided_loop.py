@@ -1,11 +1,8 @@
 """Counted loops, as threads share them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import pure, written
+from engine.cuda.questions import assigned, declarators, declared_type, pure, written
 from engine.cuda.syntax import is_integer_type, names, operands, root_name, strip, text, walk
 from engine.rewrite import Node
 
@@ -28,6 +25,11 @@ def stride_loop(node: Node, *, memory: bool = False) -> StrideLoop | None:
 
     `memory` admits stores to elements whose array cannot be told, as through a cast pointer: they change no variable.
     """
+    return _counted(node, "<", ">", memory=memory)
+
+
+def _counted(node: Node, below: str, above: str, *, memory: bool = False) -> StrideLoop | None:
+    """The `for` statement as a counted upward loop that runs while its variable is `below` a bound, or the bound `above` it."""
     parts = {f: node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")}
     initializer, condition, update, body = parts.values()
     if node.type != "for_statement" or initializer is None or condition is None or update is None or body is None:
@@ -42,9 +44,9 @@ def stride_loop(node: Node, *, memory: bool = False) -> StrideLoop | None:
     sign, left, right = (condition.child_by_field_name(f) for f in ("operator", "left", "right"))
     if condition.type != "binary_expression" or sign is None or left is None or right is None:
         return None
-    if text(sign) == "<" and text(strip(left)) == name:
+    if text(sign) == below and text(strip(left)) == name:
         bound = right
-    elif text(sign) == ">" and text(strip(right)) == name:
+    elif text(sign) == above and text(strip(right)) == name:
         bound = left
     else:
         return None
@@ -97,3 +99,38 @@ def _step(update: Node, name: str) -> str | None:
             other = terms[0] if text(terms[1]) == name else terms[1]
             return text(other) if name not in names(other) else None
     return None
+
+
+def inclusive_loop(node: Node) -> StrideLoop | None:
+    """`for (int j = first; j <= last; ++j)` as a counted loop; its `bound` is the last value."""
+    loop = _counted(node, "<=", ">=")
+    return loop if loop is not None and loop.step == "1" else None
+
+
+def runs(loop: StrideLoop) -> str:
+    """The condition under which the loop runs at least once. The start keeps the loop variable's type."""
+    start = text(loop.start)
+    if not start.isdigit():
+        start = f"static_cast<{loop.type}>({start})"
+    bound = text(loop.bound)
+    return f"{start} < {bound}"
+
+
+def with_pragma(loop: Node) -> int:
+    """Where the loop begins, a pragma right above it included."""
+    before = loop.prev_sibling
+    pragma = before is not None and before.type == "preproc_call" and text(before)[1:].lstrip().startswith("pragma")
+    return before.start_byte if before is not None and pragma else loop.start_byte
+
+
+def changed_names(loop: Node, *, declarations: bool = True) -> set[str]:
+    """The variables that the code assigns, and with `declarations` those that it declares."""
+    changed = set()
+    for node in walk(loop):
+        target = assigned(node)
+        if target is not None and strip(target).type == "identifier":
+            changed.add(text(strip(target)))
+        elif declarations and node.type == "declaration":
+            for part in node.children_by_field_name("declarator"):
+                changed |= names(part.child_by_field_name("declarator") or part)
+    return changed

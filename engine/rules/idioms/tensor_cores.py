@@ -5,12 +5,10 @@ Performance" (2022): three products, without that of the two rests; longer sums 
 PTX ISA, "Matrix Fragments for mma.m16n8k8", for the elements that each thread holds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 
-from engine.rewrite.snippet_template import template
+from engine.rewrite import template
 
 # Their tensor cores multiply in TF32 at four times the rate of single precision and more, so that three products pay.
 _ARCHITECTURES = frozenset({"80", "90", "100", "103"})

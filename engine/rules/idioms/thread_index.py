@@ -1,14 +1,11 @@
 """Which element a thread works on: global indices, the guard around the work, grid-stride loops."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import pure, written
+from engine.cuda.questions import declarators, declared_type, pure, written
 from engine.cuda.syntax import THREAD_NAMES, children, is_integer_type, names, operands, strip, text, walk
 from engine.rewrite import Node, Site, once
 

@@ -4,26 +4,14 @@ Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (200
 "Shared Memory in Matrix Multiplication".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.rewrite.wording import grouped_text
-from engine.rules.matmul import matmul_tensor
+from engine.rewrite import grouped_text
+from engine.rules.matmul import matmul_loads, matmul_tensor
 from engine.rules.matmul.matmul_form import Product
-from engine.rules.matmul.matmul_loads import (
-    Part,
-    Tiling,
-    base,
-    copy_tile,
-    indented,
-    load_placed,
-    load_tile,
-    places,
-    store_tile,
-)
+from engine.rules.matmul.matmul_loads import Part, Tiling
 
 
 def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
@@ -49,7 +37,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     form = replace(form, depth=name("depth")) if form.masks else form
     for p in parts:
         if p.width > 1:
-            start = base(p)
+            start = matmul_loads.base(p)
             size = f"{p.width} * sizeof({p.operand.element})"
             lines.append(
                 f"const bool {name(p.which + '_aligned')} = {grouped_text(p.operand.stride)} % {p.width} == 0 && "
@@ -108,18 +96,18 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
     for p in parts:
         lines.append(f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];")
     for p in parts:
-        lines += places(form, p, name, unit) if t.placed and p.width > 1 else []
+        lines += matmul_loads.places(form, p, name, unit) if t.placed and p.width > 1 else []
     body = [f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied"]
     for p in parts:
-        load = load_placed if t.placed and p.width > 1 else load_tile
-        body += indented(load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
+        load = matmul_loads.load_placed if t.placed and p.width > 1 else matmul_loads.load_tile
+        body += matmul_loads.indented(load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
     body += ["}", f"if ({tile} > 0) {{"]
-    body += indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
+    body += matmul_loads.indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
     body += ["}", f"if ({tile} < {tiles}) {{"]
     for p in parts:
-        body += indented(store_tile(p, f"[{tile} % 2]", name, unit), unit)
+        body += matmul_loads.indented(matmul_loads.store_tile(p, f"[{tile} % 2]", name, unit), unit)
     body += ["}", "__syncthreads();"]
-    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *indented(body, unit), "}"]
+    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}"]
 
 
 def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
@@ -127,10 +115,10 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     tiles, tile, k = name("tiles"), name("tile"), name("k_in")
 
     def come(first_k: str) -> list[str]:
-        return [line for p in parts for line in load_tile(form, p, first_k, name, unit)]
+        return [line for p in parts for line in matmul_loads.load_tile(form, p, first_k, name, unit)]
 
     def go(buffer: str) -> list[str]:
-        return [line for p in parts for line in store_tile(p, buffer, name, unit)]
+        return [line for p in parts for line in matmul_loads.store_tile(p, buffer, name, unit)]
 
     def fragments(step: _Step) -> list[str]:
         return [line for p in parts for line in _fragment(t, p, step, name, unit)]
@@ -144,28 +132,30 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     first = [*come("0"), *go("[0]"), "__syncthreads();", *fragments(_Step("[0]", "0", "[0]"))]
     last = [
         f"if ({tile} < {tiles}) {{",
-        *indented([*go(f"[{tile} % 2]"), "__syncthreads();", *fragments(_Step(f"[{tile} % 2]", "0", "[0]"))], unit),
+        *matmul_loads.indented(
+            [*go(f"[{tile} % 2]"), "__syncthreads();", *fragments(_Step(f"[{tile} % 2]", "0", "[0]"))], unit
+        ),
         "}",
     ]
     step = [
         f"if ({k} + 1 < {name('tile_k')}) {{",
-        *indented(fragments(_Step(f"[({tile} - 1) % 2]", f"{k} + 1", f"[({k} + 1) % 2]")), unit),
+        *matmul_loads.indented(fragments(_Step(f"[({tile} - 1) % 2]", f"{k} + 1", f"[({k} + 1) % 2]")), unit),
         f"}} else {last[0]}",
         *last[1:],
         *_add_products(f"[{k} % 2]", name, unit),
     ]
     body = [
         f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied",
-        *indented(come(f"{tile} * {name('tile_k')}"), unit),
+        *matmul_loads.indented(come(f"{tile} * {name('tile_k')}"), unit),
         "}",
         "#pragma unroll",
         f"for (int {k} = 0; {k} < {name('tile_k')}; ++{k}) {{",
-        *indented(step, unit),
+        *matmul_loads.indented(step, unit),
         "}",
     ]
     return [
         *lines, *first,
-        f"for (int {tile} = 1; {tile} <= {tiles}; ++{tile}) {{", *indented(body, unit), "}",
+        f"for (int {tile} = 1; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}",
     ]  # fmt: skip
 
 
@@ -175,8 +165,8 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     def copy(at: str, *, surely: bool = False) -> list[str]:
         own: list[str] = []
         for p in parts:
-            own += copy_tile(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit)
-        tested = own if surely else [f"if ({at} < {tiles}) {{", *indented(own, unit), "}"]
+            own += matmul_loads.copy_tile(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit)
+        tested = own if surely else [f"if ({at} < {tiles}) {{", *matmul_loads.indented(own, unit), "}"]
         return [*tested, "__pipeline_commit();"]
 
     body = [
@@ -189,10 +179,10 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     return [
         f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
         f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
-        *indented(copy(tile, surely=t.buffers == 2), unit),
+        *matmul_loads.indented(copy(tile, surely=t.buffers == 2), unit),
         "}",
         f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
-        *indented(body, unit),
+        *matmul_loads.indented(body, unit),
         "}",
     ]
 
@@ -203,13 +193,13 @@ def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     for p in parts:
         body.append("{")
         inner = [f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];"]
-        inner += load_tile(form, p, start, name, unit) + store_tile(p, "", name, unit)
-        body += [*indented(inner, unit), "}"]
+        inner += matmul_loads.load_tile(form, p, start, name, unit) + matmul_loads.store_tile(p, "", name, unit)
+        body += [*matmul_loads.indented(inner, unit), "}"]
     body.append("__syncthreads();")
     body += _multiply(t, parts, "", name, unit)
     body.append("__syncthreads();")
     head = f"for (int {start} = 0; {start} < {form.depth}; {start} += {name('tile_k')}) {{"
-    return [head, *indented(body, unit), "}"]
+    return [head, *matmul_loads.indented(body, unit), "}"]
 
 
 def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> str:
@@ -242,7 +232,7 @@ def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[
         body += _fragment(t, p, _Step(buffer, k, ""), name, unit)
     body += _add_products("", name, unit)
     head = f"for (int {k} = 0; {k} < {name('tile_k')}; ++{k}) {{"
-    return ["#pragma unroll", head, *indented(body, unit), "}"]
+    return ["#pragma unroll", head, *matmul_loads.indented(body, unit), "}"]
 
 
 @dataclass(frozen=True)

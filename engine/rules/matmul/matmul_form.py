@@ -1,20 +1,15 @@
 """Recognises a matrix product with one thread per element: C[row][col] = f(sum over k of A(row, k) * B(k, col))."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import pure, pure_value, written
-from engine.cuda.polynomial import Polynomial
+from engine.cuda.questions import Polynomial, declarators, declared_type, pure, pure_value, written
 from engine.cuda.syntax import called, children, inside, is_integer_type, names, operands, text, tokens, walk
 from engine.rewrite import Node, Scope, Site
+from engine.rules.idioms import AXES, Axis, Index, StrideLoop, ThreadMap, stride_loop, thread_map, thread_uses_outside
 from engine.rules.idioms.known_values import in_parameters
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map, thread_uses_outside
 
 _BATCHES = ("blockIdx.z", "blockIdx.x", "blockIdx.y")  # which of several products a block works on
 _FUSED = ("fmaf", "fma", "__fmaf_rn", "__fma_rn")

@@ -1,12 +1,10 @@
 """How the tiles of a matrix product come to shared memory: tilings, loading plans, and the code of loads, stores and copies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.rewrite.wording import grouped_text
+from engine.rewrite import grouped_text
 from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_form import Operand, Product
 

@@ -3,16 +3,11 @@
 A condition that is linear in row and column is at its best in one corner of a tile. Where it is false there, no result of the tile is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
-from engine.cuda.declarations import declarators, variables
-from engine.cuda.effects import pure, pure_value, written
-from engine.cuda.polynomial import Polynomial
+from engine.cuda.questions import Polynomial, declarators, pure, pure_value, variables, written
 from engine.cuda.syntax import children, inside, names, operands, strip, text
-from engine.rewrite import Node, Pattern, Scope, Site
-from engine.rewrite.wording import grouped
+from engine.rewrite import Node, Pattern, Scope, Site, grouped
 from engine.rules.matmul.matmul_form import Corner, Mask, Product, is_fixed
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}

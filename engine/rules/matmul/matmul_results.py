@@ -1,13 +1,10 @@
 """How the results of a tiled product are used: the loops around the author's statements, and stores of four neighbours at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.syntax import children, names, text
-from engine.rewrite import Node, Scope, Site
-from engine.rewrite.wording import grouped_text, replace_name
+from engine.rewrite import Node, Scope, Site, grouped_text, replace_name
 from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_code import local_place
 from engine.rules.matmul.matmul_form import Product

@@ -1,14 +1,10 @@
 """What a thread reads from tiles in shared memory, as elements of the arrays that the tiles were staged from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.effects import assigned, pure
-from engine.cuda.polynomial import Polynomial, atom, number
+from engine.cuda.questions import ArithmeticError_, Polynomial, assigned, atom, evaluate_int, number, pure
 from engine.cuda.syntax import THREAD_NAMES, children, operands, root_name, strip, text, tokens, walk
 from engine.rewrite import Node, Scope, Site
 from engine.rules.matmul.matmul_form import conversion_of

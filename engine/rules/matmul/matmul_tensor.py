@@ -1,10 +1,8 @@
 """The product of two tiles on tensor cores, in single precision (`engine/rules/idioms/tensor_cores.py`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-from engine.rewrite.snippet_template import template
+from engine.rewrite import template
 from engine.rules.idioms.tensor_cores import INDEPENDENT
 
 # Elements behind each row of a tile, so that the 32 elements that a warp reads at once are in banks of their own: eight rows of four

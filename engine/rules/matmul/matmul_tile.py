@@ -1,16 +1,14 @@
 """A matrix product with one thread per element becomes a tiled one with several results per thread."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
 from engine.cuda.syntax import walk
-from engine.model import LaunchConfig
-from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
+from engine.rules.idioms import fits_bounds
 from engine.rules.idioms.tensor_cores import functions, worthwhile
 from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_code import tile_body
@@ -19,7 +17,6 @@ from engine.rules.matmul.matmul_loads import Part, Tiling, indented, part
 from engine.rules.matmul.matmul_mask import masks
 from engine.rules.matmul.matmul_results import WIDTH, Result, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
-from engine.rules.rows.row_parallel import fits_bounds
 
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
 _TILINGS = (
@@ -74,7 +71,7 @@ class MatmulTile:
     name = "matmul_tile"
     summary = "Tiled matrix product in shared memory, several results per thread"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         found = _multiplication(site)
         if found is None:
             return
@@ -83,7 +80,7 @@ class MatmulTile:
         for order, tiling in enumerate(_TILINGS):
             yield from _proposals(found, tiling, 0.95 - 0.03 * order)
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """All of a tiling's figures left open."""
         found = _multiplication(site)
         if found is None:
@@ -142,7 +139,7 @@ def _on_tensor_cores(found: _Multiplication) -> bool:
     return not form.alone and types == {"float"} and worthwhile(found.site.target.arch)
 
 
-def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
+def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposals:
     """The proposal of one tiling, if it can be written."""
     site, form, batches = found.site, found.form, found.batches
     if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):

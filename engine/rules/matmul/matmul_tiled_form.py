@@ -7,19 +7,15 @@ is `sum += a[row][k] * b[k][col]` for each k: what a thread reads from a tile is
 place in the array follows from the index with that thread's numbers put in.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cuda.edit import edit_program
-from engine.cuda.effects import pure
-from engine.cuda.polynomial import Polynomial, atom, number
+from engine.cuda.questions import Polynomial, atom, number, pure
 from engine.cuda.syntax import THREAD_NAMES, children, inside, is_integer_type, span, text, walk
-from engine.rewrite import Declared, Edit, Node, Site, Span
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rewrite import Declared, Edit, Node, Site, Span, reindent
+from engine.rules.idioms import StrideLoop, stride_loop
 from engine.rules.matmul.matmul_staging import Frame, limits
 from engine.rules.matmul.matmul_tiled_loop import plain_loop, shared_tiles
 from engine.rules.program_site import make_site

@@ -1,27 +1,14 @@
 """The loop of a product over tiles in shared memory, told as the plain loop over the depth."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 
-from engine.cuda.effects import assigned, pure
-from engine.cuda.polynomial import Polynomial, atom, number
+from engine.cuda.questions import Polynomial, assigned, atom, number, pure
 from engine.cuda.syntax import called, children, inside, root_name, strip, text, walk
-from engine.rewrite import Node
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.matmul.matmul_staging import (
-    THREAD_X,
-    THREAD_Y,
-    Frame,
-    Tile,
-    holds_block,
-    plain,
-    solved,
-    staged,
-    tile_place,
-)
+from engine.rewrite import Node, reindent
+from engine.rules.idioms import StrideLoop, stride_loop
+from engine.rules.matmul import matmul_staging
+from engine.rules.matmul.matmul_staging import Frame, Tile
 
 _FLOATING = re.compile(r"\(\s*(?:float|double)\s*\)|static_cast\s*<\s*(?:float|double)\s*>")
 
@@ -43,7 +30,7 @@ def shared_tiles(frame: Frame) -> dict[str, Tile] | None:
                 return None
             extents.insert(0, value.constant)
         tile = Tile(array.name, array.type, tuple(extents))
-        if not holds_block(tile, frame.extent):
+        if not matmul_staging.holds_block(tile, frame.extent):
             return None
         found[array.name] = tile
     return found if len(found) == 2 else None
@@ -63,7 +50,7 @@ def plain_loop(frame: Frame, loop: StrideLoop, tiles: dict[str, Tile], bounds: M
     declared = [s for s in statements[: barriers[0]] if s.type == "declaration"]
     if inner is None or not all("__shared__" in text(s) or pure(s) for s in declared):
         return None
-    stages = staged(frame, tiles, first)
+    stages = matmul_staging.staged(frame, tiles, first)
     start, last = frame.value(inner.start), frame.value(inner.bound)
     if stages is None or len(stages) != 2 or start != number(0) or last != number(frame.extent):
         return None
@@ -74,8 +61,8 @@ def plain_loop(frame: Frame, loop: StrideLoop, tiles: dict[str, Tile], bounds: M
     changes, ends = [], []
     for read in _reads(inner, tiles):
         one = stages[root_name(read)]
-        place = tile_place(frame, one.tile, read)
-        at = solved(one, place) if place is not None else None
+        place = matmul_staging.tile_place(frame, one.tile, read)
+        at = matmul_staging.solved(one, place) if place is not None else None
         if place is None or at is None or not _within(place, inner.variable):
             return None
         numbers = {**at, inner.variable: atom(inner.variable).plus(offset, -1)}
@@ -90,7 +77,7 @@ def plain_loop(frame: Frame, loop: StrideLoop, tiles: dict[str, Tile], bounds: M
             elif told is None or limit is None or told.render() not in bounds or bounds[told.render()] != limit:
                 return None
         ends.append(end)
-        changes.append((read.start_byte, read.end_byte, plain(frame.site, one, index)))
+        changes.append((read.start_byte, read.end_byte, matmul_staging.plain(frame.site, one, index)))
     depth = _depth(frame, depths, ends)
     if depth is None or not _told(frame, tiles, _targets(first, tiles), changes, inner):
         return None
@@ -107,7 +94,7 @@ def _at(frame: Frame, value: Polynomial, numbers: Mapping[str, Polynomial], vari
 
 def _within(place: Sequence[Polynomial], variable: str) -> bool:
     """Whether what is read lies in the tile: a thread's own number along one side, the inner loop's along the other."""
-    sides = [p for p in place if p in (atom(THREAD_X), atom(THREAD_Y))]
+    sides = [p for p in place if p in (atom(matmul_staging.THREAD_X), atom(matmul_staging.THREAD_Y))]
     return len(sides) == 1 and atom(variable) in place
 
 

@@ -5,21 +5,15 @@ Source: CUDA C++ Programming Guide, "Asynchronous Data Copies" and "Pipeline Pri
 "Asynchronous Copy from Global Memory to Shared Memory".
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import assigned, pure_value
-from engine.cuda.kernel import SharedArray
+from tree_sitter import Node
+
+from engine.cuda.questions import ArithmeticError_, assigned, declarators, evaluate_int, pure_value
 from engine.cuda.syntax import children, inside, names, root_name, text, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
-from engine.rewrite.wording import grouped_text, reindent
-from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rewrite import Edit, Proposals, Scope, SharedArray, Site, Span, grouped_text, proposal, reindent
+from engine.rules.idioms import StrideLoop, element_size, stride_loop
 
 _COPIED = (4, 8, 16)  # bytes that an asynchronous copy can move
 _ZEROS = frozenset({"0", "0.0", "0.", "0.0f", "0.f", "0u", "{}"})
@@ -56,7 +50,7 @@ class TileAhead:
     name = "tile_ahead"
     summary = "Prefetch the next tile"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.manageable or not site.kernel.shared:
             return
         scope = site.scope

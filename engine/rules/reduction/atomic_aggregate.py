@@ -1,19 +1,11 @@
 """Add up within the block before adding to global memory."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.effects import written
-from engine.cuda.syntax import called, children, names, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
-from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.coarsen import covered, independent, only_bound
-from engine.rules.idioms.known_values import definition, in_parameters
-from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.idioms.thread_index import holds, thread_indices, thread_map
+from engine.cuda.questions import ArithmeticError_, called, children, evaluate_int, names, text, walk, written
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, ceil_div, merge, proposal, reindent
+from engine.rules.idioms import covered, definition, in_parameters, independent, only_bound, stride_loop, thread_map
+from engine.rules.idioms.thread_index import holds, thread_indices
 
 _ZEROS = {
     "float": "0.0f", "double": "0.0", "int": "0", "unsigned int": "0", "unsigned": "0", "unsigned long long": "0",
@@ -43,7 +35,7 @@ class AtomicAggregate:
     name = "atomic_aggregate"
     summary = "Combine atomics within the block"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible or any(c.block[1:] != (1, 1) for c in site.configs):
             return
         atomics = [n for n in walk(site.body) if n.type == "call_expression" and called(n).startswith("atomic")]
@@ -68,7 +60,7 @@ class AtomicAggregate:
         elif len(found) == 1 and found[0][1] is not None:
             yield from self._private(site, atomics[0], array, found[0][1], found[0][2])
 
-    def _private(self, site: Site, atomic: Node, array: str, index: Node, value: Node) -> Iterator[Proposal]:
+    def _private(self, site: Site, atomic: Node, array: str, index: Node, value: Node) -> Proposals:
         argument = next(
             (a for p, a in zip(site.kernel.parameters, _arguments(site), strict=False) if p.name == array), ""
         )

@@ -4,20 +4,13 @@
 Programming Guide, "atomicAdd").
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 
-from engine.cuda.effects import assigned
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import called, children, compact, inside, names, strip, text, walk
+from engine.cuda.questions import Polynomial, assigned, called, children, compact, inside, names, strip, text, walk
 from engine.rewrite import Change, Declared, Edit, Edits, MatchedRule, Node, Scope, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.coarsen import independent
-from engine.rules.idioms.known_values import covers, in_parameters
-from engine.rules.idioms.packs import aligned
-from engine.rules.idioms.thread_index import Index, thread_map
+from engine.rules.idioms import Index, aligned, covers, in_parameters, independent, thread_map
 
 _FIRST_ARCH = 90
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop", "switch_statement"})

@@ -4,21 +4,14 @@ Source of the method: M. Harris, "Optimizing Parallel Reduction in CUDA" (2007),
 atomic at its end, are for a block's elements, so the more of them the less they cost; by Brent's theorem no work is lost.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.cuda.effects import assigned
-from engine.cuda.syntax import THREAD_NAMES, children, compact, names, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
-from engine.rewrite.wording import reindent
+from engine.cuda.questions import THREAD_NAMES, assigned, children, compact, names, strip, text, walk
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
 from engine.rules.coarsen import at_most, numbered_results
-from engine.rules.idioms.blocks import is_thread
-from engine.rules.idioms.known_values import covers, in_parameters
+from engine.rules.idioms import Index, changed_names, covers, in_parameters, is_thread
 from engine.rules.idioms.loop_reduction import neutral
-from engine.rules.idioms.thread_index import Index, thread_indices
-from engine.rules.reduction.register_accumulate import changed_names
+from engine.rules.idioms.thread_index import thread_indices
 from engine.rules.reduction.warp_reduce import reduction_tree
 
 _TIMES = (1, 2, 4)  # as many blocks as the target holds at once, and more: blocks do not end together
@@ -44,7 +37,7 @@ class Cascade:
     name = "cascade"
     summary = "Sum several elements per thread before the block reduction"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible or not site.manageable or not site.kernel.shared:
             return
         before = site.configs_after({})

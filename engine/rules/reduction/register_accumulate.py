@@ -4,16 +4,12 @@ The compiler has to store in every iteration where another pointer might see the
 Practices Guide, "Device Memory Spaces"; the rule holds what the `__restrict__` qualifier would promise.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.cuda.effects import assigned, pure_value
-from engine.cuda.syntax import children, inside, names, span, strip, text, tokens, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, Use, proposal
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.cuda.questions import children, inside, names, pure_value, span, text, tokens, walk
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal, reindent
+from engine.rules.idioms import changed_names, runs, stride_loop, with_pragma
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _JUMPS = ("return_statement", "goto_statement")
@@ -37,7 +33,7 @@ class RegisterAccumulate:
     name = "register_accumulate"
     summary = "Accumulate in a register instead of global memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if (
             not site.sound
             or not site.manageable
@@ -126,18 +122,6 @@ def _apart(site: Site, uses: Sequence[Use]) -> bool:
     restricted = {p.name for p in site.kernel.parameters if p.restrict}
     written = {u.array for u in uses if u.writes}
     return written <= restricted or site.pointers_distinct
-
-
-def changed_names(loop: Node, *, declarations: bool = True) -> set[str]:
-    changed = set()
-    for node in walk(loop):
-        target = assigned(node)
-        if target is not None and strip(target).type == "identifier":
-            changed.add(text(strip(target)))
-        elif declarations and node.type == "declaration":
-            for part in node.children_by_field_name("declarator"):
-                changed |= names(part.child_by_field_name("declarator") or part)
-    return changed
 
 
 def _every_time(node: Node, body: Node) -> bool:
@@ -229,19 +213,3 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
     lines += [*(indent + unit + line for line in after), indent + "}"]
     edits.append(Edit(Span(start, loop.end_byte), "\n".join(lines)))
     return edits
-
-
-def with_pragma(loop: Node) -> int:
-    """Where the loop begins, a pragma right above it included."""
-    before = loop.prev_sibling
-    pragma = before is not None and before.type == "preproc_call" and text(before)[1:].lstrip().startswith("pragma")
-    return before.start_byte if before is not None and pragma else loop.start_byte
-
-
-def runs(loop: StrideLoop) -> str:
-    """The condition under which the loop runs at least once. The start keeps the loop variable's type."""
-    start = text(loop.start)
-    if not start.isdigit():
-        start = f"static_cast<{loop.type}>({start})"
-    bound = text(loop.bound)
-    return f"{start} < {bound}"

@@ -5,14 +5,11 @@ adds up consecutive elements in registers, so that shuffles and barriers serve s
 words that are zero before each launch, or are kept between launches. An edit of kernels can have neither.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from engine.cuda.syntax import children, compact
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal, template
-from engine.rules.idioms.blocks import WARP, one_dimensional
-from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of
+from engine.rewrite import Edit, Edits, Proposals, Site, Span, proposal, template
+from engine.rules.idioms import WARP, BarrierSegment, NoSegments, fewer_threads, one_dimensional, segments_of
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 
 _ITEMS = (4, 8, 2)
@@ -26,7 +23,7 @@ class ScanItems:
     name = "scan_items"
     summary = "Several elements per thread in a block's prefix sum"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         scans = block_scans(site)
         blocks = one_dimensional(site)
         held = {array.name: array.type for array in site.kernel.shared}

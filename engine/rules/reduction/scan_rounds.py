@@ -4,21 +4,15 @@ One block adds up, and each round waits for its loads, its barriers and the sum 
 often. Source of the method: as in `scan_items`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.cuda.declarations import Declared, variables
-from engine.cuda.effects import assigned, written
-from engine.cuda.kernel import SharedArray
+from engine.cuda.questions import Declared, assigned, variables, written
 from engine.cuda.syntax import called, children, is_unroll, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Pattern, Proposal, Site, Span, proposal
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.blocks import WARP, is_barrier, is_block, is_thread, one_dimensional
+from engine.rewrite import Edit, Edits, Node, Pattern, Proposals, SharedArray, Site, Span, proposal, reindent
+from engine.rules.idioms import WARP, StrideLoop, is_barrier, is_block, is_thread, one_dimensional, stride_loop
 from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.reduction.scan_items import helper
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 from engine.rules.warp_exchange import element_of
@@ -46,7 +40,7 @@ class ScanRounds:
     name = "scan_rounds"
     summary = "Several elements per thread in each round of a block's prefix sum"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         rounds = _rounds(site)
         if rounds is None:
             return

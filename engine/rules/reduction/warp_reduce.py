@@ -4,19 +4,15 @@ Source of the method: CUDA C++ Programming Guide, "Warp Shuffle Functions", and 
 in CUDA": the tree passes one barrier at each of its levels, shuffles need two or three in all.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from engine.cuda.polynomial import polynomial
-from engine.cuda.syntax import ancestors, children, compact, inside, span, strip, text, walk
-from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, proposal, template
-from engine.rules.idioms.blocks import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
-from engine.rules.reduction.register_accumulate import with_pragma
+from engine.cuda.questions import ancestors, children, compact, inside, polynomial, span, strip, text, walk
+from engine.rewrite import Edit, Node, Pattern, Proposals, Site, Span, proposal, template
+from engine.rules.idioms import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
+from engine.rules.idioms.strided_loop import with_pragma
 
 Operation = Literal["sum", "max", "min"]
 _FUNCTIONS: dict[str, Operation] = {
@@ -79,7 +75,7 @@ class WarpReduce:
     name = "warp_reduce"
     summary = "Reduce with warp shuffles instead of a tree in shared memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         types = SHUFFLED | site.type_names
         kinds = {s.name: s.type for s in site.kernel.shared if len(s.extents) == 1}
         blocks = one_dimensional(site) if kinds and site.sound and site.manageable else set()

@@ -4,18 +4,14 @@ Source of the method: M. Harris, S. Sengupta, J. Owens, "Parallel Prefix Sum (Sc
 Programming Guide, "Warp Shuffle Functions": Hillis and Steele's scan passes two barriers at each of its levels, shuffles three in all.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 from engine.cuda.syntax import compact, text, walk
-from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, proposal, template
-from engine.rules.idioms.blocks import SHUFFLED, WARP, doubles, is_barrier, is_block, is_thread, one_dimensional
-from engine.rules.reduction.register_accumulate import with_pragma
+from engine.rewrite import Edit, Node, Pattern, Proposals, Site, Span, proposal, template
+from engine.rules.idioms import SHUFFLED, WARP, doubles, is_barrier, is_block, is_thread, one_dimensional, with_pragma
 
 _ZERO = re.compile(r"0[uUlL]*|0?\.0*[fF]?|0\.[fF]?")
 _LOADS = ("$T $left = $u >= $s ? $a[$t - $s] : $zero;", "$T $left = $zero; if ($u >= $s) $left = $a[$t - $s];")
@@ -61,7 +57,7 @@ class WarpScan:
     name = "warp_scan"
     summary = "Compute prefix sums with warp shuffles instead of shared memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         scans = block_scans(site)
         if scans:
             edits = site.in_file(*_edits(site, scans))

@@ -4,14 +4,12 @@ Source of the method: G. Ruetsch and P. Micikevicius, "Optimizing Matrix Transpo
 threads. Fewer threads wait at each barrier, their index arithmetic is shared, and each has several loads in flight.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from engine.cuda.syntax import compact
-from engine.rewrite import Edits, Proposal, Site, merge, proposal
-from engine.rules.idioms.blocks import WARP
-from engine.rules.idioms.segments import BarrierSegment, NoSegments, looped, segments_of
+from engine.rewrite import Edits, Proposals, Site, merge, proposal
+from engine.rules.idioms import WARP, BarrierSegment, NoSegments, segments_of
+from engine.rules.idioms.segments import looped
 
 _FACTORS = (4, 2, 8)
 _LEAST_THREADS = 64
@@ -23,7 +21,7 @@ class BlockRows:
     name = "block_rows"
     summary = "Several rows of the block per thread"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.launch_visible or not site.manageable or not site.kernel.shared:
             return
         shapes = {c.block for c in site.configs_after({}) or ()}

@@ -5,21 +5,13 @@ before. Source: CUDA C++ Best Practices Guide, "Registers"; the residency of row
 normalizer calculation for softmax" (2018).
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from engine.arith import Number
-from engine.cuda.effects import assigned, written
-from engine.cuda.subscripts import unconditional
+from engine.cuda.questions import Number, assigned, unconditional, written
 from engine.cuda.syntax import children, inside, names, root_name, strip, text, tokens, walk
-from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
-from engine.rewrite.wording import is_plain, reindent
-from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import size_of
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, is_plain, proposal, reindent
+from engine.rules.idioms import StrideLoop, definition, size_of, stride_loop
 from engine.spec.kernel_spec import Case
 
 _MOST_BYTES = 256  # of one thread: a quarter of its registers
@@ -53,7 +45,7 @@ class RowKeep:
     name = "row_keep"
     summary = "Keep a row in registers between the loops that read it"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.manageable or not site.configs or not site.pointers_distinct:
             return
         scope = site.scope

@@ -5,21 +5,19 @@ team of threads per row neighbours read neighbours, and sums meet through shuffl
 Guide, "Coalesced Access to Global Memory"; Mark Harris, "Optimizing Parallel Reduction in CUDA".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.cuda.effects import assigned
-from engine.cuda.syntax import children, inside, span, strip, text, walk
-from engine.rewrite import Declared, Edit, Family, Node, Proposal, Scope, Site, Span, merge, proposal
+from engine.cuda.questions import Declared, assigned, children, inside, span, strip, text, walk
+from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Scope, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, is_plain, reindent
-from engine.rules.idioms.loop_reduction import Reduction
-from engine.rules.idioms.strided_loop import StrideLoop
-from engine.rules.reduction.combine import Team, function
+from engine.rules.idioms import Reduction, StrideLoop, fits_bounds
 from engine.rules.rows.row_work import RowWork, SharedLoop, row_work
 
+Team = Literal["warp", "block", "column"]
+_OPERATORS = {"sum": "+", "product": "*", "and": "&", "or": "|", "xor": "^"}
+_FULL = "0xffffffffu"
 _WARPS = (8, 4)
 _BLOCKS = (256, 128, 512, 1024)
 _SLICES = (32, 16, 8)
@@ -46,7 +44,7 @@ class RowParallel:
     name = "row_parallel"
     summary = "One warp or block per row"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.launch_visible or not _flat(site):
             return
         work = row_work(site)
@@ -59,7 +57,7 @@ class RowParallel:
             yield from self._warps(site, work)
             yield from self._blocks(site, work)
 
-    def families(self, site: Site) -> Iterator[Family]:
+    def families(self, site: Site) -> Families:
         """The team of a row (or column) left open: rows in a block of warps, threads of a block, threads of a column."""
         work = row_work(site) if site.launch_visible and _flat(site) else None
         if work is None:
@@ -83,11 +81,11 @@ class RowParallel:
         conditions = (f"{name} <= {limit if team == 'block' else limit // _WARP}",)
         return Family(self.name, f"{self.summary}: a {team} of threads", choices, conditions, make, prior)
 
-    def _warps(self, site: Site, work: RowWork) -> Iterator[Proposal]:
+    def _warps(self, site: Site, work: RowWork) -> Proposals:
         for order, warps in enumerate(_WARPS):
             yield from self._warp(site, work, warps, 0.85 - 0.03 * order)
 
-    def _warp(self, site: Site, work: RowWork, warps: int, prior: float) -> Iterator[Proposal]:
+    def _warp(self, site: Site, work: RowWork, warps: int, prior: float) -> Proposals:
         row = "blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32"
         threads = warps * _WARP
         mapping = _Mapping(
@@ -96,22 +94,22 @@ class RowParallel:
         summary = f"One warp per row, {warps} rows per block"
         yield from self._one(site, work, mapping, summary, prior, team="warp", block=threads)
 
-    def _blocks(self, site: Site, work: RowWork) -> Iterator[Proposal]:
+    def _blocks(self, site: Site, work: RowWork) -> Proposals:
         for order, threads in enumerate(_BLOCKS):
             yield from self._block(site, work, threads, 0.88 - 0.04 * order)
 
-    def _block(self, site: Site, work: RowWork, threads: int, prior: float) -> Iterator[Proposal]:
+    def _block(self, site: Site, work: RowWork, threads: int, prior: float) -> Proposals:
         mapping = _Mapping(
             "block", "blockIdx.x", "threadIdx.x", "", "blockDim.x", work.extent, (str(threads),), threads
         )
         summary = f"One block of {threads} threads per row"
         yield from self._one(site, work, mapping, summary, prior, team="block", block=threads)
 
-    def _columns(self, site: Site, work: RowWork) -> Iterator[Proposal]:
+    def _columns(self, site: Site, work: RowWork) -> Proposals:
         for order, slices in enumerate(_SLICES):
             yield from self._column(site, work, slices, 0.8 - 0.04 * order)
 
-    def _column(self, site: Site, work: RowWork, slices: int, prior: float) -> Iterator[Proposal]:
+    def _column(self, site: Site, work: RowWork, slices: int, prior: float) -> Proposals:
         row = "blockIdx.x * blockDim.x + threadIdx.x"
         mapping = _Mapping(
             "column", row, "threadIdx.y", "", "blockDim.y", ceil_div(work.extent, _WARP),
@@ -122,7 +120,7 @@ class RowParallel:
 
     def _one(
         self, site: Site, work: RowWork, mapping: _Mapping, summary: str, prior: float, **parameters: int | str
-    ) -> Iterator[Proposal]:
+    ) -> Proposals:
         if mapping.threads > site.target.max_threads_per_block or not fits_bounds(site, mapping.threads):
             return
         edits = _rewrite(site, work, mapping)
@@ -130,16 +128,6 @@ class RowParallel:
             return
         launch = site.launch_edits(grid=(mapping.grid,), block=mapping.block)
         yield from proposal(self.name, summary, merge(site.in_file(*edits), launch), prior, **parameters)
-
-
-def fits_bounds(site: Site, threads: int) -> bool:
-    """Whether the kernel's `__launch_bounds__` (if it has any) admit a block of so many threads."""
-    if not site.kernel.launch_bounds:
-        return True
-    try:
-        return evaluate_int(site.kernel.launch_bounds.split(",")[0], {}) >= threads
-    except ArithmeticError_:
-        return False
 
 
 def _flat(site: Site) -> bool:
@@ -318,4 +306,61 @@ def _leave_early(site: Site, work: RowWork, unit: str) -> list[Edit] | None:
     return [Edit(Span(guard.start_byte, inner.start_byte), leave)]
 
 
-__all__ = ["RowParallel", "fits_bounds"]
+def combine(left: str, right: str, reduction: Reduction) -> str:
+    """C text of the value that two partial results make. `right` must be a plain name."""
+    if reduction.operation in _OPERATORS:
+        return f"{left} {_OPERATORS[reduction.operation]} {right}"
+    if reduction.function:
+        return f"{reduction.function}({left}, {right})"
+    return f"{right} {'>' if reduction.operation == 'max' else '<'} {left} ? {right} : {left}"
+
+
+def function(name: str, team: Team, reduction: Reduction, template: bool, unit: str) -> str:
+    """A `__device__` function `name` that combines `value` over a team of threads; every one gets the result.
+
+    `warp`: the 32 threads of a warp (butterfly of shuffles). `block`: all threads of a 1-D block whose size is a
+    multiple of 32 (shuffles, then one value per warp through shared memory). `column`: the threads of one threadIdx.x.
+    `template`: the type is a template parameter. `unit` is one level of indentation.
+    Source: CUDA C++ Programming Guide, "Warp Shuffle Functions".
+    """
+    kind = "Value" if template else reduction.type
+    step = [
+        "for (int offset = 16; offset > 0; offset /= 2) {",
+        f"{unit}const {kind} other = __shfl_xor_sync({_FULL}, value, offset);",
+        f"{unit}value = {combine('value', 'other', reduction)};",
+        "}",
+    ]
+    lines: list[str]
+    if team == "warp":
+        lines = [*step, "return value;"]
+    elif team == "block":
+        rest = "partial[0]" if reduction.idempotent else reduction.identity(kind)
+        lines = [
+            f"__shared__ {kind} partial[32];",
+            "const int lane = threadIdx.x % 32;",
+            *step,
+            "__syncthreads();  // an earlier call's results have been read",
+            "if (lane == 0) {",
+            f"{unit}partial[threadIdx.x / 32] = value;",
+            "}",
+            "__syncthreads();",
+            f"value = lane < blockDim.x / 32 ? partial[lane] : {rest};",
+            *step,
+            "return value;",
+        ]
+    else:
+        lines = [
+            f"__shared__ {kind} partial[1024];",
+            "__syncthreads();  // an earlier call's results have been read",
+            "partial[threadIdx.y * blockDim.x + threadIdx.x] = value;",
+            "__syncthreads();",
+            "value = partial[threadIdx.x];",
+            "for (int y = 1; y < blockDim.y; ++y) {",
+            f"{unit}const {kind} other = partial[y * blockDim.x + threadIdx.x];",
+            f"{unit}value = {combine('value', 'other', reduction)};",
+            "}",
+            "return value;",
+        ]
+    header = "template <typename Value>\n" if template else ""
+    body = "\n".join(unit + line for line in lines)
+    return f"{header}__device__ __forceinline__ {kind} {name}({kind} value) {{\n{body}\n}}\n"

@@ -1,11 +1,8 @@
 """Pointer parameters, and the local pointers that a kernel derives from them."""
 
-from __future__ import annotations
-
-from engine.cuda.effects import pure
-from engine.cuda.syntax import names, operands, text, walk
+from engine.cuda.questions import names, operands, pure, text, walk
 from engine.rewrite import Site
-from engine.rules.idioms.packs import scalar_pointers
+from engine.rules.idioms import scalar_pointers
 
 
 def row_pointers(site: Site) -> dict[str, tuple[str, str]]:

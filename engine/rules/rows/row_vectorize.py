@@ -1,22 +1,15 @@
 """Load and store several neighbouring elements at once in loops over rows."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import assigned, pure, written
-from engine.cuda.subscripts import index_of, is_target, unconditional
+from engine.cuda.questions import assigned, declarators, index_of, is_target, pure, unconditional, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
-from engine.rewrite.wording import factor_text, reindent
-from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import aligned, packs, size_of, widths
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.idioms.thread_index import global_axis
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
+from engine.rewrite.wording import factor_text
+from engine.rules.idioms import StrideLoop, aligned, definition, global_axis, packs, size_of, stride_loop, widths
 from engine.rules.rows.row_pointers import row_pointers
 
 T = TypeVar("T")
@@ -66,7 +59,7 @@ class RowVectorize:
     name = "row_vectorize"
     summary = "Vector loads and stores along a row"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound:
             return
 

@@ -1,19 +1,13 @@
 """A kernel in which one thread works on one row (or column): its loops, its scalar stores, who depends on whom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.cuda.declarations import declarators, declared_type
-from engine.cuda.effects import assigned, pure, pure_value, written
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import children, inside, is_integer_type, names, strip, text, tokens, walk
+from engine.cuda.questions import Polynomial, assigned, children, inside, names, pure_value, strip, text, walk
 from engine.rewrite import Node, Scope, Site, Use
-from engine.rules.idioms.known_values import in_parameters
-from engine.rules.idioms.loop_reduction import Reduction, reductions
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
-from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map, thread_uses_outside
+from engine.rules.idioms import Index, Reduction, ThreadMap, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms.loop_reduction import reductions
+from engine.rules.idioms.strided_loop import StrideLoop, inclusive_loop, stride_loop
 
 _PLACE = "loop variable"  # no C name, so it cannot collide
 
@@ -117,31 +111,6 @@ class _Reader:
         if found is None or names(loop.bound) & {r.name for r in found}:
             raise _Other
         self.loops.append(SharedLoop(loop, tuple(found)))
-
-
-def inclusive_loop(node: Node) -> StrideLoop | None:
-    """`for (int j = first; j <= last; ++j)` as a counted loop; its `bound` is the last value."""
-    parts = [node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")]
-    if any(p is None for p in parts):
-        return None
-    initializer, condition, update, body = (p for p in parts if p is not None)
-    declared = declarators(initializer) if initializer.type == "declaration" else []
-    if len(declared) != 1 or not is_integer_type(declared_type(initializer)):
-        return None
-    (name, start), condition = declared[0], strip(condition)
-    sign, left, right = (condition.child_by_field_name(f) for f in ("operator", "left", "right"))
-    if condition.type != "binary_expression" or sign is None or left is None or right is None or start is None:
-        return None
-    last = {"<=": (left, right), ">=": (right, left)}.get(text(sign))
-    plain = tokens(update).replace(" ", "")
-    if not name or last is None or text(strip(last[0])) != name:
-        return None
-    if plain not in (f"{name}++", f"++{name}", f"{name}+=1", f"{name}={name}+1"):
-        return None
-    changed = written(body)
-    if not pure(start) or not pure(last[1]) or {name, ""} & changed or names(last[1]) & (changed | {name}):
-        return None
-    return StrideLoop(node, name, declared_type(initializer), start, last[1], "1", body)
 
 
 def row_work(site: Site) -> RowWork | None:

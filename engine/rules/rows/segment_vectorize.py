@@ -3,27 +3,14 @@
 A segment begins anywhere: vectors start at multiples of their size, and those that reach beyond the segment are taken element by element.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from engine.cuda.syntax import operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
-from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import aligned, packs, widths
-from engine.rules.idioms.strided_loop import StrideLoop
-from engine.rules.reduction.register_accumulate import with_pragma
-from engine.rules.rows.row_vectorize import (
-    RowUse,
-    VectorLoop,
-    alike_loops,
-    loop_body,
-    shared_by,
-    vector_body,
-    vector_uses,
-)
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal
+from engine.rules.idioms import StrideLoop, aligned, definition, packs, widths, with_pragma
+from engine.rules.rows import row_vectorize
+from engine.rules.rows.row_vectorize import RowUse, VectorLoop
 
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
@@ -43,12 +30,12 @@ class SegmentVectorize:
     name = "segment_vectorize"
     summary = "Vector loads and stores along a segment"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.pointers_distinct:
             return
-        for order, segments in enumerate(alike_loops(site, partial(_segment, site))):
+        for order, segments in enumerate(row_vectorize.alike_loops(site, partial(_segment, site))):
             loops = [s.loop for s in segments]
-            uses = vector_uses(site, loops, together=segments[0].first != "")
+            uses = row_vectorize.vector_uses(site, loops, together=segments[0].first != "")
             if uses is None:
                 continue
             sizes = [u.size for listed in uses for u in listed]
@@ -68,7 +55,7 @@ def _segment(site: Site, loop: StrideLoop) -> _Segment | None:
     if any(n.type in _LOOPS for n in walk(loop.body)):
         return None
     terms = operands(strip(loop.start), "+")
-    own = [t for t in terms if shared_by(site, t, loop.step) in ("warp", "block")]
+    own = [t for t in terms if row_vectorize.shared_by(site, t, loop.step) in ("warp", "block")]
     rest = [t for t in terms if t not in own]
     if loop.step == "1" and not own and _loaded(site, loop.start) and _loaded(site, loop.bound):
         return _Segment(loop, text(strip(loop.start)), "")
@@ -117,11 +104,11 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
         lines += [
             f"{outer if lines else ''}for ({loop.type} {vector} = {start}; {place} < {end}; {update}) {{",
             f"{inner}if ({flag} && {place} >= {begin} && {place} + {count} <= {end}) {{",
-            *vector_body(site, loop, uses, VectorLoop(count, vector, lane, named, kinds), deep),
+            *row_vectorize.vector_body(site, loop, uses, VectorLoop(count, vector, lane, named, kinds), deep),
             f"{inner}}} else {{  // at an end of the segment",
             f"{deep}for ({loop.type} {loop.variable} = {place}; {loop.variable} < {place} + {count}; ++{loop.variable}) {{",
             f"{deep}{unit}if ({loop.variable} >= {begin} && {loop.variable} < {end}) {{",
-            loop_body(site, loop, [], deep + 2 * unit),
+            row_vectorize.loop_body(site, loop, [], deep + 2 * unit),
             f"{deep}{unit}}}",
             f"{deep}}}",
             f"{inner}}}",

@@ -5,24 +5,16 @@ their 32 maxima has k larger ones, and need not be inserted. Source of the idea:
 with GPUs" (2017), section 4: a threshold keeps most elements from a list in registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain
 
-from engine.cuda.declarations import variables
-from engine.cuda.effects import pure_value, written
-from engine.cuda.syntax import children, names, text, walk
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, template
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.blocks import WARP, one_dimensional
+from engine.cuda.questions import children, names, pure_value, text, variables, walk, written
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, reindent, template
+from engine.rules.idioms import WARP, StrideLoop, one_dimensional, size_of, stride_loop, with_pragma
 from engine.rules.idioms.interpreter import array_lengths
-from engine.rules.idioms.packs import size_of
 from engine.rules.idioms.sorted_list import Inserted, SortedList, sorted_list
-from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import Index, ThreadMap, holds, thread_map, thread_uses_outside
-from engine.rules.reduction.register_accumulate import with_pragma
 
 # Our choice: elements of a row that a thread reads at once, rows that a warp works on at once, whether the next ones are loaded before,
 # and whether what may enter the list stays in shared memory: else it is read again, which few warps find in a cache.

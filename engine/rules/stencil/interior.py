@@ -1,18 +1,14 @@
 """A copy of a loop without the tests of its neighbours, for threads that have all of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from engine.cuda.effects import pure, written
+from engine.cuda.questions import pure, written
 from engine.cuda.syntax import ancestors, children, compact, inside, names, operands, strip, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Node, Scope, Site, Space, Span, Values
-from engine.rewrite.wording import reindent
-from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.rows.row_work import inclusive_loop
+from engine.rewrite import Change, Edit, MatchedRule, Node, Scope, Site, Space, Span, Values, reindent
+from engine.rules.idioms import inclusive_loop, stride_loop
 
 _LOOPS = ("for_statement", "while_statement")
 _SIGNED = frozenset({"int", "long", "long long", "int32_t", "int64_t", "const int", "const long", "const int32_t"})

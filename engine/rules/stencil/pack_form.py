@@ -1,20 +1,12 @@
 """Recognises the work of a stencil's element that does not end early: a straight line behind tests of whole numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import pure
-from engine.cuda.syntax import children, inside, is_unroll, names, operands, strip, text, walk
+from engine.cuda.questions import children, declarators, inside, is_unroll, names, operands, pure, strip, text, walk
 from engine.rewrite import Node, Site
-from engine.rules.coarsen import covered
-from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.idioms.thread_index import ThreadMap
-from engine.rules.rows.row_work import inclusive_loop
+from engine.rules.idioms import ThreadMap, covered, element_size, inclusive_loop, stride_loop
 from engine.rules.stencil.stencil_block import may_repeat
 from engine.rules.stencil.stencil_form import Stencil, patches, stencils
 

@@ -1,16 +1,12 @@
 """The threads of a block that compute a stencil, and several elements for each of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.cuda.syntax import children, walk
-from engine.rewrite import Edit, Edits, Site, Span, merge
-from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.coarsen import covered
-from engine.rules.idioms.thread_index import AXES, Axis, Index
+from engine.rewrite import Edit, Edits, Site, Span, ceil_div, merge, reindent
+from engine.rules.idioms import AXES, Axis, Index, covered
 from engine.rules.stencil.stencil_form import Stencil
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")

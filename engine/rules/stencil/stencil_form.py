@@ -1,23 +1,16 @@
 """Recognises a stencil: threads that read neighbours of their own element, at distances known when it is compiled."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.arith import ArithmeticError_, evaluate, evaluate_int
-from engine.cuda.effects import written
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import called, text
+from engine.cuda.questions import ArithmeticError_, Polynomial, called, evaluate, evaluate_int, text, written
 from engine.rewrite import Node, Scope, Site, Use
+from engine.rules.idioms import AXES, Axis, ThreadMap, inclusive_loop, stride_loop, thread_map, thread_uses_outside
 from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, ThreadMap, thread_map, thread_uses_outside
 from engine.rules.matmul.matmul_form import is_fixed
-from engine.rules.rows.row_work import inclusive_loop
 
 _FEWEST_NEIGHBOURS = 3  # below that a tile saves no load
 _WIDEST_HALO = 16  # elements on one side

@@ -4,17 +4,12 @@ Source: Micikevicius, "3D Finite Difference Computation on GPUs using CUDA" (200
 registers, and each step loads one of them. Neighbours along x and y come from the cache.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 
-from engine.cuda.polynomial import number
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values
-from engine.rewrite.wording import grouped_text
-from engine.rules.coarsen import covered
-from engine.rules.idioms.thread_index import AXES, Index
-from engine.rules.rows.row_parallel import fits_bounds
+from engine.cuda.questions import number
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, grouped_text
+from engine.rules.idioms import AXES, Index, covered, fits_bounds
 from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
 from engine.rules.stencil.stencil_form import Read, Stencil, stencils
 

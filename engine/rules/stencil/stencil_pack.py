@@ -4,26 +4,16 @@ Source: P. Micikevicius, "3D Finite Difference Computation on GPUs using CUDA" (
 CUDA C++ Programming Guide, "Device Memory Accesses", for vectors of 16 bytes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import pure
-from engine.cuda.polynomial import Polynomial, number
-from engine.cuda.syntax import children, inside, is_unroll, strip, text, walk
-from engine.model import LaunchConfig
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.cuda.questions import Polynomial, children, declarators, inside, is_unroll, number, pure, strip, text, walk
+from engine.rewrite import Change, Edit, Edits, LaunchConfig, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, grouped_text, reindent
-from engine.rules.coarsen import covered
-from engine.rules.idioms.known_values import covers
-from engine.rules.idioms.packs import aligned, packs
-from engine.rules.idioms.thread_index import AXES, Axis
-from engine.rules.rows.row_parallel import fits_bounds
+from engine.rules.idioms import AXES, Axis, aligned, covered, covers, fits_bounds, packs
 from engine.rules.stencil.pack_form import VECTOR_BYTES, Inner, Packed, conditions, inner_conditions, packed
 from engine.rules.stencil.stencil_block import least
 from engine.rules.stencil.stencil_form import Stencil

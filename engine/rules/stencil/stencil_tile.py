@@ -4,19 +4,12 @@ Source: Micikevicius, "3D Finite Difference Computation on GPUs using CUDA" (200
 "Shared Memory".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 
-from engine.cuda.polynomial import Polynomial, number
-from engine.cuda.syntax import children
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal
-from engine.rewrite.wording import grouped_text, is_plain
-from engine.rules.coarsen import covered
-from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.thread_index import AXES, Axis
-from engine.rules.rows.row_parallel import fits_bounds
+from engine.cuda.questions import Polynomial, children, number
+from engine.rewrite import Edit, Edits, Proposals, Site, Span, grouped_text, is_plain, proposal
+from engine.rules.idioms import AXES, Axis, covered, element_size, fits_bounds
 from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
 from engine.rules.stencil.stencil_form import Read, Stencil, stencils
 
@@ -34,7 +27,7 @@ class StencilTile:
     name = "stencil_tile"
     summary = "Tile with halo in shared memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
+    def propose(self, site: Site) -> Proposals:
         if not site.launch_visible:
             return
         for form in stencils(site)[:2]:

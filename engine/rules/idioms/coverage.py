@@ -1,0 +1,80 @@
+"""What a launch covers: blocks that fit, bounds that all its threads reach, work that one thread may do for others."""
+
+from engine.cuda.questions import ArithmeticError_, assigned, evaluate_int, strip, text, walk
+from engine.rewrite import LaunchConfig, Node, Site
+from engine.rules.idioms.known_values import in_parameters
+from engine.rules.idioms.thread_index import AXES, Axis, ThreadMap, thread_uses_outside
+
+
+def fits_bounds(site: Site, threads: int) -> bool:
+    """Whether the kernel's `__launch_bounds__` (if it has any) admit a block of so many threads."""
+    if not site.kernel.launch_bounds:
+        return True
+    try:
+        return evaluate_int(site.kernel.launch_bounds.split(",")[0], {}) >= threads
+    except ArithmeticError_:
+        return False
+
+
+def covers(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor: int) -> bool:
+    """Whether the launch covers the bound in every case; `configs` holds (grid, block) of one axis."""
+    for case, (grid, block) in zip(site.cases, configs, strict=True):
+        value = site.value_in(bound, case)
+        if value is None or value > grid * block * factor:
+            return False
+    return True
+
+
+def covered(
+    site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...], free: frozenset[Axis] = frozenset()
+) -> dict[Axis, str] | None:
+    """The bound of each axis over kernel parameters, where the launch covers it in every case.
+
+    Axes without an index have one block, but for those that are `free`.
+    """
+    found: dict[Axis, str] = {}
+    for index in mapping.indices:
+        bound = mapping.bounds.get(index.axis)
+        expression = in_parameters(site, bound) if bound is not None else None
+        k = AXES.index(index.axis)
+        if expression is None or not covers(
+            site, expression, tuple((c.grid[k], c.block[k]) for c in before), index.factor
+        ):
+            return None
+        found[index.axis] = expression
+    unindexed = [k for k, axis in enumerate(AXES) if axis not in found]
+    alone = all(c.block[k] == 1 and (c.grid[k] == 1 or AXES[k] in free) for c in before for k in unindexed)
+    return found if alone else None
+
+
+def only_bound(mapping: ThreadMap) -> bool:
+    """Whether the guard says `i < n` and nothing more."""
+    if len(mapping.guards) != 1:
+        return False
+    condition = mapping.guards[0].child_by_field_name("condition")
+    comparisons = (
+        [n for n in walk(condition) if n.type in ("binary_expression", "unary_expression")] if condition else []
+    )
+    bound = mapping.bounds.get("x")
+    inside = {n.id for n in walk(bound)} if bound is not None else set()
+    return len([n for n in comparisons if n.id not in inside]) == 1
+
+
+def independent(site: Site, mapping: ThreadMap) -> bool:
+    """Whether the work may be repeated for other elements by the same thread."""
+    if mapping.style == "none" or site.kernel.shared or thread_uses_outside(site, mapping.indices):
+        return False
+    if any(i.factor != 1 or not i.alone for i in mapping.indices) or not mapping.work:
+        return False
+    repeated = (*mapping.work, *mapping.derived)
+    if any(_changes_parameter(site, node) for node in repeated):
+        return False
+    atomics = frozenset(c for c in site.kernel.calls if c.startswith("atomic"))
+    return all(site.local_only(node, atomics) for node in repeated)
+
+
+def _changes_parameter(site: Site, node: Node) -> bool:
+    """Whether a parameter itself becomes another (`x += row * n`): done once more it would be yet another."""
+    parameters = {p.name for p in site.kernel.parameters}
+    targets = (strip(t) for n in walk(node) if (t := assigned(n)) is not None)
+    return any(t.type == "identifier" and text(t) in parameters for t in targets)
