@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,34 @@ def controls(
                 wanted[what, name] = seen or differs(item, {**item.original, name: content})
     return [
         f"{what} in '{name}' would be accepted as a correct result" for (what, name), seen in wanted.items() if not seen
+    ]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The buffers of a run with one input drawn anew."""
+
+    of: KnownRun
+    name: str
+    buffers: dict[str, NDArray[Any]]
+
+
+def exchanges(spec: KernelSpec, item: KnownRun, fresh: Mapping[str, NDArray[Any]]) -> list[Exchange]:
+    """A run's buffers with each input in turn from `fresh`."""
+    return [
+        Exchange(item, a.name, {**item.buffers, a.name: fresh[a.name]})
+        for a in spec.arguments
+        if a.role in ("in", "inout") and a.fill.kind != "constant"
+    ]
+
+
+def independent(seen: Iterable[tuple[str, bool]]) -> list[str]:
+    """Inputs that no output depends on; `seen` has, for each exchange, the input and whether the outputs changed."""
+    found: dict[str, bool] = {}
+    for name, changed in seen:
+        found[name] = found.get(name, False) or changed
+    return [
+        f"no output depends on the input '{name}' in any check case" for name, depends in found.items() if not depends
     ]
 
 

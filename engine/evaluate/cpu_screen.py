@@ -14,7 +14,7 @@ from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
-from engine.evaluate.cpu_controls import controls, unwritten
+from engine.evaluate.cpu_controls import controls, exchanges, independent, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_noise import KnownNoise
@@ -22,12 +22,12 @@ from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
+from engine.evaluate.special_values import SpecialValues
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.plan import Check, plan
-from engine.verify.propagation import defined, passes_on, without
+from engine.verify.plan import plan
 from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ class CpuScreen:
             ) from None  # fmt: skip
         built = replace(built, extra=binary)
         self._original = built
-        self._facts = self._object_facts(binary, where)
+        try:
+            self._facts = facts_of(binary.object)
+        except ValueError as error:
+            raise RefusedError(f"the kernel compiled for the CPU cannot be checked: {error}", where) from None
         self._wide = self._widened(built)
         if self._wide is None:
             self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
@@ -142,12 +145,6 @@ class CpuScreen:
         if self._builder.defences.added_conditions:
             self._conditions = AddedConditions(self._machine, built, self._strict, self._spec)
         return built
-
-    def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
-        try:
-            return facts_of(binary.object)
-        except ValueError as error:
-            raise RefusedError(f"the kernel compiled for the CPU cannot be checked: {error}", where) from None
 
     def _widened(self, built: Built) -> CpuBinary | None:
         found = widen(built.text, built.expressions)
@@ -179,13 +176,9 @@ class CpuScreen:
         return replace(built, launches=(*named, *self._secret.launches(built.program)))
 
     def _run_original(
-        self,
-        binary: CpuBinary,
-        plan: Sequence[tuple[int, str, int]],
-        *,
-        turned: bool = False,
+        self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]], *, turned: bool = False,
         deadline_s: float | None = None,
-    ) -> tuple[list[KnownRun], list[CpuRun], list[CpuRun]]:
+    ) -> tuple[list[KnownRun], list[CpuRun], list[CpuRun]]:  # fmt: skip
         """Draw inputs and run the original and its wide twin on them, and, `turned`, the original in another order of threads: all at
         once, as some runs take long and cores are many. The original's runs come second, those in another order third."""
         assert self._original is not None
@@ -200,11 +193,8 @@ class CpuScreen:
                 for c, _, b, v in drawn
             ]
         found = self._machine.run_each(pairs, deadline_s=deadline_s or _ORIGINAL_DEADLINE_S)
-        runs, again, twins = (
-            found[: len(jobs)],
-            found[len(jobs) : len(jobs) + len(others)],
-            found[len(jobs) + len(others) :],
-        )
+        turned_at, twins_at = len(jobs), len(jobs) + len(others)
+        runs, again, twins = found[:turned_at], found[turned_at:twins_at], found[twins_at:]
         wides = [None if twin.findings else dict(twin.outputs) for twin in twins] or [None] * len(jobs)
         known = [
             KnownRun(c, f, b, v, dict(run.outputs), wide)
@@ -251,7 +241,8 @@ class CpuScreen:
         assert self._original is not None
         if self._machine.degraded or not self._builder.defences.races:
             return
-        drawn = [(check.case, *self._inputs(check.case, check.family, check.seed)) for check in self._declared()]
+        checks = [check for check in self._seeds(1) if check[1] == "declared"]
+        drawn = [(case, *self._inputs(case, family, seed)) for case, family, seed in checks]
         findings = self._race_findings(self._original, drawn)
         races = list(dict.fromkeys(found.message for found in findings if found.kind in _RACES))
         if races:
@@ -262,10 +253,6 @@ class CpuScreen:
         if findings:  # ThreadSanitizer did not see the kernel run to its end
             self._no_race_verdict = f"ThreadSanitizer gave no verdict on the original: {findings[0].message}"
             self._missing.append(self._no_race_verdict)
-
-    def _declared(self) -> list[Check]:
-        checks = plan(self._spec, self._random, self._builder.defences)
-        return [check for check in checks if check.family == "declared"]
 
     def _race_findings(
         self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
@@ -290,32 +277,20 @@ class CpuScreen:
         self._run = self._with_secret(built)
         self._known += [replace(item, case=first + place) for place, item in enumerate(secret)]
         passed = [item for item in passing if item.case < first and item.family == NAN]
-        if passed and self._passes_nan_on(built.extra, passed):
+        special = SpecialValues(self._spec, self._ordinary)
+        if passed and special.passes_nan_on(passed):
             self._nan = [item.case for item in passed]
             self._known += passed[-1:]
         for family in EXTREMES:
             of_it = [item for item in passing if item.case < first and item.family == family]
-            if of_it and self._defines_extremes(built.extra, of_it):
+            if of_it and special.defines_extremes(of_it):
                 self._extremes += [(item.case, family) for item in of_it]
 
-    def _without(self, binary: CpuBinary, known: Sequence[KnownRun], *, extremes: bool = False) -> list[CpuRun]:
-        """The original on ordinary inputs in the place of those that these runs had."""
+    def _ordinary(self, drawn: Sequence[tuple[KnownRun, Arrays]]) -> list[CpuRun]:
+        """The original on other inputs in the place of those that these runs had."""
         assert self._run is not None
-        ordinary = [without(self._spec, k.buffers, extremes=extremes) for k in known]
-        jobs = [self._job(self._run.launches[k.case], b, k.scalars, 0) for k, b in zip(known, ordinary, strict=True)]
-        return self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
-
-    def _passes_nan_on(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
-        return all(
-            not run.findings and passes_on(self._spec, k.original, run.outputs)
-            for k, run in zip(known, self._without(binary, known), strict=True)
-        )
-
-    def _defines_extremes(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
-        return all(
-            not run.findings and defined(self._spec, k.buffers, k.original, k.wide, run.outputs)
-            for k, run in zip(known, self._without(binary, known, extremes=True), strict=True)
-        )
+        jobs = [self._job(self._run.launches[k.case], buffers, k.scalars, 0) for k, buffers in drawn]
+        return self._machine.run_many(self._run.extra, jobs, deadline_s=_DEADLINE_S)
 
     def _passing(self, binary: CpuBinary, wanted: Sequence[tuple[int, str]]) -> list[KnownRun]:
         """Those of these cases and families that the original passes, each with inputs drawn for it."""
@@ -351,24 +326,19 @@ class CpuScreen:
 
     def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         """Inputs that no output depends on, tried by exchanging one input at a time."""
-        assert self._original is not None
-        jobs, meaning = [], []
         items = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
+        exchanged = []
         for item in items:
             fresh, _ = self._inputs(item.case, item.family, self._random.getrandbits(40))
-            for argument in self._spec.arguments:
-                if argument.role in ("in", "inout") and argument.fill.kind != "constant":
-                    changed = {**item.buffers, argument.name: fresh[argument.name]}
-                    jobs.append(self._job(self._original.launches[item.case], changed, item.scalars, 0))
-                    meaning.append((item, argument.name))
-        seen: dict[str, bool] = {}
-        for (item, name), run in zip(meaning, self._machine.run_many(binary, jobs) if jobs else [], strict=True):
-            seen[name] = (
-                seen.get(name, False) or bool(run.findings) or self._noise.compare(item, run.outputs) is not None
-            )
-        return [
-            f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
-        ]
+            exchanged += exchanges(self._spec, item, fresh)
+        assert self._original is not None
+        launches = self._original.launches
+        jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in exchanged]
+        runs = self._machine.run_many(binary, jobs) if jobs else []
+        return independent(
+            (each.name, bool(run.findings) or self._noise.compare(each.of, run.outputs) is not None)
+            for each, run in zip(exchanged, runs, strict=True)
+        )
 
     # ---- candidates
 
@@ -496,11 +466,8 @@ class CpuScreen:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
         if racing is not None and (findings := racing.result()):
             return refused(evaluation, findings[0], ""), ()
-        races = (
-            Guardrail("races", "not checked", unjudged)
-            if unjudged
-            else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes")
-        )
+        verdict = ("not checked", unjudged) if unjudged else ("passed", "by ThreadSanitizer, on check shapes")
+        races = Guardrail("races", *verdict)
         wrong, met = self._met(watched, known, unwatched)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()

@@ -64,12 +64,12 @@ def evaluate(evaluator: Evaluator, job: Job) -> Answer:
     return evaluator.evaluate(job.built, job.incumbent)
 
 
-class _Running(Protocol):
+class _OnDevice(Protocol):
     @property
     def answer(self) -> Future[Any]: ...
 
 
-R = TypeVar("R", bound=_Running)
+R = TypeVar("R", bound=_OnDevice)
 
 
 def first_done(running: list[R]) -> R:
