@@ -4,7 +4,7 @@
 - what it finds by pattern: `Pattern`, `MatchedRule`, `Space`, `Values`
 - what it gives: `Rule`, `Proposal`, `Proposals`, `proposal`; `Parametric`, `Family`, `Families`; `Edit`, `Edits`, `Change`, `merge`;
   `OptimlError` where it cannot
-- text it writes: `template`, `reindent`, `ceil_div`, `grouped`, `grouped_text`, `is_plain`, `replace_name`, `term_text`
+- text it writes: `template`, `reindent`, `added`, `ceil_div`, `grouped`, `grouped_text`, `is_plain`, `replace_name`, `term_text`
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from engine.rewrite.pattern import Pattern
 from engine.rewrite.proposal import Edits, Families, Family, Parametric, Proposal, Proposals, Rule, merge, proposal
 from engine.rewrite.site import Site, once
 from engine.rewrite.snippet_template import template
-from engine.rewrite.wording import ceil_div, grouped, grouped_text, is_plain, reindent, replace_name, term_text
+from engine.rewrite.wording import added, ceil_div, grouped, grouped_text, is_plain, reindent, replace_name, term_text
 
 __all__ = [
     "Change", "Declared", "Edit", "Edits", "Families", "Family", "LaunchConfig", "MatchedRule", "Node", "OptimlError",
     "Parametric", "Pattern", "Proposal", "Proposals", "Rule", "Scope", "SharedArray", "Site", "Space", "Span", "Use",
-    "Values", "ceil_div", "grouped", "grouped_text", "is_plain", "merge", "once", "proposal", "reindent", "replace_name",
+    "Values", "added", "ceil_div", "grouped", "grouped_text", "is_plain", "merge", "once", "proposal", "reindent", "replace_name",
     "template", "term_text",
 ]  # fmt: skip

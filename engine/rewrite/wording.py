@@ -65,6 +65,12 @@ def with_comments(node: Node, after: int) -> int:
     return start
 
 
+def added(term: str | int) -> str:
+    """A term as it stands behind another one: ` + n`, ` - n`, and nothing for 0."""
+    shown = str(term)
+    return "" if shown == "0" else f" - {shown[1:]}" if shown.startswith("-") else f" + {shown}"
+
+
 def ceil_div(expression: str, divisor: int) -> str:
     """`(expression + divisor - 1) / divisor` as a person writes it, for the host side."""
     if divisor == 1:

@@ -27,7 +27,7 @@ _LIMITS = "the constants keep their order, steps divide what they step through, 
 
 
 @dataclass(frozen=True)
-class _Constant:
+class _SizeConstant:
     name: str
     value: int
     span: Span  # of the value's text
@@ -74,7 +74,7 @@ class TileSize:
 
         yield Family(self.name, self.summary, parameters, (), make, _PRIOR, impossible)
 
-    def _at(self, constants: Sequence[_Constant], values: Mapping[str, int], site: Site, prior: float) -> Proposals:
+    def _at(self, constants: Sequence[_SizeConstant], values: Mapping[str, int], site: Site, prior: float) -> Proposals:
         changed = [c for c in constants if values[c.name] != c.value]
         edits = site.in_file(*(Edit(c.span, str(values[c.name])) for c in changed))
         said = ", ".join(f"{c.name} = {values[c.name]}" for c in changed)
@@ -87,7 +87,7 @@ def _values(value: int, reach: int) -> tuple[int, ...]:
     return (*smaller, *(v for k in range(reach + 1) if (v := value << k) <= _LARGEST))
 
 
-def _constants(site: Site) -> tuple[_Constant, ...]:
+def _constants(site: Site) -> tuple[_SizeConstant, ...]:
     """The constants to change, in the order of their names; () where the rule has nothing to offer."""
     if not site.sound or not site.launch_visible or any(step.launch is not None for step in site.spec.steps):
         return ()
@@ -111,7 +111,7 @@ def _constants(site: Site) -> tuple[_Constant, ...]:
         span = value_span(unit, name)
         written = unit.text(span).strip() if span is not None else ""
         if span is not None and re.fullmatch(r"\d{1,4}", written) and 1 <= int(written) <= _LARGEST:
-            found.append(_Constant(name, int(written), span))
+            found.append(_SizeConstant(name, int(written), span))
         elif name in block:
             return ()
     if not found or not _only_named(site, found):
@@ -123,7 +123,7 @@ def _constants(site: Site) -> tuple[_Constant, ...]:
     )
 
 
-def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
+def _only_named(site: Site, constants: Sequence[_SizeConstant]) -> bool:
     """Whether the kernel and its launches never write one of the values as a number: it may stand for the constant."""
     values = {str(c.value) for c in constants if c.value > _COMMON}
     around = [f.node for f in site.unit.functions if any(f.span.contains(launch.span) for launch in site.launches)]
@@ -132,7 +132,7 @@ def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
 
 
 def _impossible(
-    site: Site, constants: Sequence[_Constant], strides: Set[tuple[str, str]], values: Mapping[str, int]
+    site: Site, constants: Sequence[_SizeConstant], strides: Set[tuple[str, str]], values: Mapping[str, int]
 ) -> bool:
     """Whether the choice is the present one, puts a smaller constant above a larger one (rows of threads above rows of their tile),
     leaves threads beyond the end of what they step through, or is beyond what the target allows of its launch or shared memory."""
@@ -154,7 +154,7 @@ def _impossible(
     return not all(WARP <= launch.threads <= most and launch.block[2] <= 64 and launch.blocks for launch in launches)
 
 
-def _strides(site: Site, constants: Sequence[_Constant]) -> set[tuple[str, str]]:
+def _strides(site: Site, constants: Sequence[_SizeConstant]) -> set[tuple[str, str]]:
     """(bound, step) of each loop that all threads begin at the same number and step through in pieces that fit."""
     values = {c.name: c.value for c in constants}
     found = set()

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, ceil_div, grouped_text, merge, reindent
-from engine.rewrite.snippet_template import template
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
+from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
 from engine.rules.idioms import definition, fits_bounds, in_parameters
@@ -379,10 +379,7 @@ def _times(factor: int) -> str:
 
 
 def _plus(value: Polynomial) -> str:
-    shown = value.render()
-    if value.constant is not None:
-        return "" if shown == "0" else f" - {shown[1:]}" if shown.startswith("-") else f" + {shown}"
-    return f" + {_term(value)}"
+    return added(value.render()) if value.constant is not None else f" + {_term(value)}"
 
 
 def _tests(form: Convolution, names: Callable[[str], str]) -> str:

@@ -243,7 +243,7 @@ class Jam:
         if arrays is None:
             return None
         indent = self._site.indent_at(self._declaration.start_byte)
-        first = _Writer(self._site, copies, arrays, self._site.indent_unit, self._guards)
+        first = _JamWriter(self._site, copies, arrays, self._site.indent_unit, self._guards)
         # The guards stay where they were: other rules know a kernel by its declarations and guards.
         ahead = next((k for k, part in enumerate(self._parts) if part.inner or not part.kept), len(self._parts))
         lines = [
@@ -276,7 +276,7 @@ class Jam:
         return found
 
 
-class _Writer:
+class _JamWriter:
     """Writes parts in the author's style."""
 
     def __init__(

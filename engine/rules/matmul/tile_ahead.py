@@ -201,7 +201,7 @@ def _copyable(site: Site, scope: Scope, store: _Store) -> bool:
     return (element_size(site, tile.type) or 0) in _COPIED and "reinterpret_cast" not in text(store.read)
 
 
-class _Writer:
+class _TileWriter:
     """Texts of one loop: its statements for one buffer, the names that are free."""
 
     def __init__(self, site: Site, found: _Tiles) -> None:
@@ -252,7 +252,7 @@ class _Writer:
 
 
 def _asynchronous(site: Site, found: _Tiles) -> list[Edit]:
-    w, loop = _Writer(site, found), found.loop
+    w, loop = _TileWriter(site, found), found.loop
     stage, ahead, o, u = w.name("stage"), w.name("ahead"), w.outer, w.unit
 
     def load(buffer: str, depth: int) -> str:
@@ -296,7 +296,7 @@ def _asynchronous(site: Site, found: _Tiles) -> list[Edit]:
 
 
 def _through_registers(site: Site, found: _Tiles) -> list[Edit]:
-    w, loop = _Writer(site, found), found.loop
+    w, loop = _TileWriter(site, found), found.loop
     stage, ahead, o, u = w.name("stage"), w.name("ahead"), w.outer, w.unit
     kinds = {t.name: t.type for t in found.tiles}
     held = [w.name("next") for _ in found.stores]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from engine.cuda.questions import number
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, grouped_text
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, added, grouped_text
 from engine.rules.idioms import AXES, Index, covered, fits_bounds
 from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
 from engine.rules.stencil.stencil_form import Read, Stencil, stencils
@@ -134,10 +134,9 @@ def _fill(column: Column, shape: Shape, queue: str, first: str, names: _MarchNam
     """The queue's declaration, and the loads of all but the first step's last element into the places that it moves on from."""
     form = column.form
     kind = "long long" if form.wide else "int"
-    lowest = f" {'+' if column.low > 0 else '-'} {abs(column.low)}" if column.low else ""
     terms = []
     for axis in reversed(AXES):
-        own = lowest if axis == "z" else f" + threadIdx.{axis}"
+        own = added(column.low) if axis == "z" else f" + threadIdx.{axis}"
         position = f"(static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)}{own})"
         stride = form.strides[axis]
         terms.append(position if stride.constant == 1 else f"{position} * {grouped_text(stride.render())}")

@@ -12,7 +12,7 @@ from math import prod
 
 from engine.cuda.questions import Polynomial, children, declarators, inside, is_unroll, number, pure, strip, text, walk
 from engine.rewrite import Change, Edit, Edits, LaunchConfig, MatchedRule, Node, Site, Space, Span, Values, merge
-from engine.rewrite.wording import ceil_div, grouped_text, reindent
+from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.idioms import AXES, Axis, aligned, covered, covers, fits_bounds, packs
 from engine.rules.stencil.pack_form import VECTOR_BYTES, Inner, Packed, conditions, inner_conditions, packed
 from engine.rules.stencil.stencil_block import least
@@ -82,13 +82,13 @@ class StencilPack(MatchedRule[Packed]):
                 return None
         if not fits_bounds(site, prod(block)):
             return None
-        made = _Writer(match, rows).edits()
+        made = _PackWriter(match, rows).edits()
         edits = _launched(match, block, rows, made) if made is not None else None
         said = f"{match.count} x {rows} results per thread of a {bx} x {by} block, with vector loads of {match.count} elements"
         return Change(said, edits) if edits is not None else None
 
 
-class _Writer:
+class _PackWriter:
     """The new body for so many rows of a thread."""
 
     def __init__(self, match: Packed, rows: int) -> None:
@@ -271,12 +271,12 @@ class _Writer:
             full = [q for q in every if plane.needed.get(q, frozenset()).issuperset(places)]
             if full:
                 pack = self.name(f"{plane.form.array}_pack")
-                offset = _sum(self.name("from"), group * count)
+                offset = self.name("from") + added(group * count)
                 loads = [
                     f"const {plane.pack} {pack} = *reinterpret_cast<const {plane.pack}*>({offset});",
                     "#pragma unroll",
                     f"for (int {self.k} = 0; {self.k} < {count}; ++{self.k}) {{",
-                    f"{self.unit}{plane.name}[{self.row}][{_sum(self.k, group * count - left)}] = {pack}.at[{self.k}];",
+                    f"{self.unit}{plane.name}[{self.row}][{self.k}{added(group * count - left)}] = {pack}.at[{self.k}];",
                     "}",
                 ]
                 guarded = self._where(full, every, loads, scoped=True)
@@ -317,7 +317,7 @@ class _Writer:
         terms = [self.at[self._key(form)]]
         if "y" in form.axes and (row or top):
             terms.append(
-                f"({_sum(row, top)}) * {grouped_text(form.strides['y'].render())}"
+                f"({row}{added(top)}) * {grouped_text(form.strides['y'].render())}"
                 if top
                 else f"{row} * {grouped_text(form.strides['y'].render())}"
             )
@@ -338,7 +338,7 @@ class _Writer:
                 plane = by_place.get((form.array, z or 0))
                 if plane is not None:
                     left, top = plane.first
-                    put = f"{plane.name}[{_added(self.line, y, -top)}][{_added(self.k, x, -left)}]"
+                    put = f"{plane.name}[{_sum(self.line, y, -top)}][{_sum(self.k, x, -left)}]"
                     changes.append((read.node.start_byte, read.node.end_byte, put))
         before, after = [], []
         for form in self.match.stored:
@@ -382,17 +382,9 @@ class _Writer:
         return reindent(site.render(start, children(body)[-1].end_byte, changes), margin, "").split("\n")
 
 
-def _added(name: str, value: Polynomial, by: int) -> str:
+def _sum(name: str, value: Polynomial, by: int) -> str:
     """The sum as text: `line + dy + 1`."""
-    total = value.plus(number(by))
-    if total.constant is not None:
-        return _sum(name, total.constant)
-    shown = total.render()
-    return f"{name} - {shown[1:]}" if shown.startswith("-") else f"{name} + {shown}"
-
-
-def _sum(name: str, by: int) -> str:
-    return f"{name} {'+' if by > 0 else '-'} {abs(by)}" if by else name
+    return name + added(value.plus(number(by)).render())
 
 
 def _not_multiple(value: Polynomial, count: int) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 
 from engine.cuda.questions import Polynomial, children, number
-from engine.rewrite import Edit, Edits, Proposals, Site, Span, grouped_text, is_plain, proposal
+from engine.rewrite import Edit, Edits, Proposals, Site, Span, added, grouped_text, is_plain, proposal
 from engine.rules.idioms import AXES, Axis, covered, element_size, fits_bounds
 from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
 from engine.rules.stencil.stencil_form import Read, Stencil, stencils
@@ -124,9 +124,8 @@ def _load(form: Stencil, shape: Shape, tile: str, at: str, element: str, unit: s
         inner *= extents[axis]
     terms = []
     for axis in reversed(form.axes):
-        shift = form.low[axis]
-        moved = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
-        position = f"static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)} + {places[axis]}{moved}"
+        start = f"static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)}"
+        position = f"{start} + {places[axis]}{added(form.low[axis])}"
         stride = form.strides[axis].render()
         terms.append(f"({position})" + (f" * {grouped_text(stride)}" if form.strides[axis].constant != 1 else ""))
     if form.base.terms:
@@ -154,7 +153,5 @@ def _place(form: Stencil, shape: Shape, read: Read, tile: str, step: str) -> str
         own = f"threadIdx.{axis}"
         if shape.per > 1 and axis == shape.along:
             own += f" + {step} * {shape.threads(axis)}" if shape.threads(axis) > 1 else f" + {step}"
-        shown = distance.render()
-        further = "" if shown == "0" else f" - {shown[1:]}" if shown.startswith("-") else f" + {shown}"
-        parts.append(f"[{own}{further}]")
+        parts.append(f"[{own}{added(distance.render())}]")
     return tile + "".join(parts)
