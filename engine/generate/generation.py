@@ -121,7 +121,7 @@ def generate(options: GenerateOptions, machine: Machine, told: Told | None = Non
     _check_folder(options.work)
     ignore_folder(options.work)
     door = Door(options.llm, options.work)
-    run = _Run(options, machine, door, told or Told())
+    run = _GenerationRun(options, machine, door, told or Told())
     try:
         return run.result()
     except Deferred:
@@ -141,7 +141,7 @@ class _Ending:
     checks: int = 0
 
 
-class _Run:
+class _GenerationRun:
     """One generation, step by step."""
 
     def __init__(self, options: GenerateOptions, machine: Machine, door: Door, told: Told) -> None:

@@ -21,7 +21,7 @@ from engine.process import wire
 _MOST_WHAT = 300
 
 
-class _Refused(Exception):
+class _RefusedCode(Exception):
     """What the reference or its answer lacks, in words."""
 
 
@@ -35,18 +35,18 @@ class _Reference:
         try:
             held = runpy.run_path(self.file)
         except BaseException as error:
-            raise _Refused(f"cannot be imported: {self.said(error)}") from None
+            raise _RefusedCode(f"cannot be imported: {self.said(error)}") from None
         self.function = held.get(name)
         if not callable(self.function):
             there = sorted(k for k, v in held.items() if inspect.isfunction(v) and v.__module__ == "<run_path>")
             known = f"; it has {', '.join(there[:10])}" if there else ""
-            raise _Refused(f"has no function '{name}'{known}")
+            raise _RefusedCode(f"has no function '{name}'{known}")
         try:
             parameters = inspect.signature(self.function).parameters.values()
         except (ValueError, TypeError):
-            raise _Refused(f"'{name}' has no readable signature") from None
+            raise _RefusedCode(f"'{name}' has no readable signature") from None
         if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
-            raise _Refused(f"'{name}' must take its arguments by name, without * and /")
+            raise _RefusedCode(f"'{name}' must take its arguments by name, without * and /")
         self.required = [p.name for p in parameters if p.default is p.empty]
         self.optional = [p.name for p in parameters if p.default is not p.empty]
         # The arrays of the library that a file works with: its functions take no others.
@@ -88,11 +88,11 @@ class _Reference:
             with np.errstate(all="ignore"):
                 given = self.function(**wanted)
         except BaseException as error:
-            raise _Refused(f"raises {self.said(error)}") from None
+            raise _RefusedCode(f"raises {self.said(error)}") from None
         names = header["outputs"]
         if isinstance(given, dict):
             if set(given) != set(names):
-                raise _Refused(f"returns {sorted(map(str, given))[:10]}, and the outputs are {names}")
+                raise _RefusedCode(f"returns {sorted(map(str, given))[:10]}, and the outputs are {names}")
             listed = [given[n] for n in names]
         elif isinstance(given, (tuple, list)) and len(names) > 1:
             listed = list(given)
@@ -100,7 +100,7 @@ class _Reference:
             listed = [given]
         if given is None or len(listed) != len(names):
             count = "nothing" if given is None else f"{len(listed)} arrays"
-            raise _Refused(f"returns {count}, and there are {len(names)} outputs ({', '.join(names)})")
+            raise _RefusedCode(f"returns {count}, and there are {len(names)} outputs ({', '.join(names)})")
         told, blobs = [], []
         for name, value in zip(names, listed, strict=True):
             if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__"):
@@ -108,10 +108,10 @@ class _Reference:
             try:
                 array = np.asarray(value if self.torch is None else self._from_torch(value))
             except Exception as error:
-                raise _Refused(f"returns no array for '{name}': {type(error).__name__}") from None
+                raise _RefusedCode(f"returns no array for '{name}': {type(error).__name__}") from None
             wide = {"f": "<f8", "i": "<i8", "u": "<u8", "b": "<u8"}.get(array.dtype.kind)
             if wide is None:
-                raise _Refused(f"returns '{name}' of the type {array.dtype}, which is not numeric")
+                raise _RefusedCode(f"returns '{name}' of the type {array.dtype}, which is not numeric")
             told.append({"dtype": wide, "shape": list(array.shape)})
             blobs.append(np.ascontiguousarray(array.astype(wide)).tobytes())
         return told, blobs
@@ -138,7 +138,7 @@ def main() -> int:
                 assert reference is not None
                 told, out = reference.call(header, blobs)
                 answer = {"outputs": told}
-        except _Refused as refused:
+        except _RefusedCode as refused:
             answer, out = {"refused": str(refused)}, []
         except MemoryError:
             answer, out = {"refused": "exceeds the memory limit of a reference"}, []

@@ -226,7 +226,7 @@ def _unfenced(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _AnswerPart:
     """A fenced text (`language`, `body`) or a block (`search`, `body`), and the characters it takes."""
 
     begin: int
@@ -236,9 +236,9 @@ class _Part:
     search: str = ""
 
 
-def _fences(text: str) -> list[_Part]:
+def _fences(text: str) -> list[_AnswerPart]:
     """The fenced texts, in one pass: answers are hostile, and patterns that look ahead for an end take quadratic time."""
-    found: list[_Part] = []
+    found: list[_AnswerPart] = []
     mark, language, begin, body, at = "", "", 0, 0, 0
     for line in text.splitlines(keepends=True):
         plain_line = line.strip()
@@ -246,15 +246,15 @@ def _fences(text: str) -> list[_Part]:
         if not mark and len(head) >= 3 and len(set(head)) == 1:
             mark, language, begin, body = head, plain_line[len(head) :].strip().lower(), at, at + len(line)
         elif mark and plain_line == head and head.startswith(mark):
-            found.append(_Part(begin, at + len(line), text[body:at], language))
+            found.append(_AnswerPart(begin, at + len(line), text[body:at], language))
             mark = ""
         at += len(line)
     return found
 
 
-def _blocks(text: str) -> list[_Part]:
+def _blocks(text: str) -> list[_AnswerPart]:
     """The search/replace blocks, in one pass."""
-    found: list[_Part] = []
+    found: list[_AnswerPart] = []
     begin, search, middle, at = -1, 0, -1, 0
     for line in text.splitlines(keepends=True):
         mark = line.strip()
@@ -264,7 +264,7 @@ def _blocks(text: str) -> list[_Part]:
             middle, replace = at, at + len(line)
         elif begin >= 0 and middle >= 0 and re.fullmatch(r">{5,9} ?REPLACE", mark, re.I):
             old, new = text[search:middle].removesuffix("\n"), text[replace:at].removesuffix("\n")
-            found.append(_Part(begin, at + len(line), new, search=old))
+            found.append(_AnswerPart(begin, at + len(line), new, search=old))
             begin = middle = -1
         at += len(line)
     return found

@@ -95,7 +95,7 @@ def write_dispatch(
         refuse("the spec is a chain of kernels", spec.origin)
     before = _Text(original, spec, "the original")
     parts = [
-        _Part(before, _Text(v.program, spec, f"the suggestion for {v.device}"), v.capability)
+        _DispatchPart(before, _Text(v.program, spec, f"the suggestion for {v.device}"), v.capability)
         for v in sorted(variants, key=lambda v: -v.capability)
         if v.program is not None
     ]
@@ -163,7 +163,7 @@ class _Text:
         return [item for tag, _, _, first, last in blocks if tag != "equal" for item in self.items[first:last]]
 
 
-class _Part:
+class _DispatchPart:
     """What one variant adds to the original: items under new names, includes, and for each launch its own statements."""
 
     def __init__(self, before: _Text, after: _Text, capability: int) -> None:
@@ -309,7 +309,7 @@ class _Part:
         return f"// The best for compute capability {dotted(self.capability)}.\n" + "\n\n".join(parts)
 
 
-def _joined(before: _Text, parts: Sequence[_Part], guarded: frozenset[int]) -> DeviceDispatch:
+def _joined(before: _Text, parts: Sequence[_DispatchPart], guarded: frozenset[int]) -> DeviceDispatch:
     everywhere = (before.program, *(p.after.program for p in parts))
     others = any("__global__" in _words(i) and before.kernel not in i.defines for i in before.items)
     helpers = _fresh(["optiml_capability", "optiml_compiled_for"], before.kernel if others else "", everywhere)

@@ -35,7 +35,7 @@ _SAID = 300
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CommandRun:
     """One run: seconds, and the exit code, None where it did not end in time; `said` is the end of its output."""
 
     seconds: float
@@ -152,7 +152,7 @@ class _Command:
         run = self._run(tree, self._limits.prepare, self._limits.time)
         return "" if run.code == 0 else f"it ends with {_ending(run.code)}{_saying(run)}"
 
-    def _run(self, tree: Path, argv: Sequence[str], limit_s: float | None = None) -> _Run:
+    def _run(self, tree: Path, argv: Sequence[str], limit_s: float | None = None) -> _CommandRun:
         command = self._box.command(argv, SandboxAccess(writable=[tree], gpu=self._gpu, cwd=tree))
         output = tree.parent / f"{tree.name}.output"
         with output.open("wb") as sink:
@@ -174,7 +174,7 @@ class _Command:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        return _Run(seconds, code, _end_of(output))
+        return _CommandRun(seconds, code, _end_of(output))
 
 
 def copy_tree(root: Path, target: Path) -> None:
@@ -219,5 +219,5 @@ def _ending(code: int | None) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _saying(run: _Run) -> str:
+def _saying(run: _CommandRun) -> str:
     return f" ({run.said})" if run.said else ""

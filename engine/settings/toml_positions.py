@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass
-class _Scanner:
+class _TomlScanner:
     text: str
     at: int = 0
     places: dict[Path, Place] = field(default_factory=dict)
@@ -170,6 +170,6 @@ def locate(text: str) -> Mapping[Path, Place]:
 
     Raises RecursionError for values nested deeper than Python's stack, as tomllib does.
     """
-    scanner = _Scanner(text)
+    scanner = _TomlScanner(text)
     scanner.run()
     return scanner.places
