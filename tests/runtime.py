@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from engine.capture.cpu_library import cpu_runtime
 from engine.cpu.toolchain import find_toolchain, prepare
 from engine.settings.folders import cache_folder
 from tests.locked import locked
@@ -21,6 +22,14 @@ def prepare_runtime() -> Path | None:
         return None
     with locked(_KEPT):
         return prepare(toolchain, _KEPT, "c++17").folder
+
+
+def with_program_runtime(cache: Path) -> Path:
+    """`cache` with the runtime that recorded programs are linked with, as `engine.capture.cpu_library.cpu_runtime` leaves it."""
+    with locked(_KEPT):
+        kept = cpu_runtime(_KEPT.parent).objects[0].parent
+    shutil.copytree(kept, cache / kept.name)
+    return cache
 
 
 def compile_in(folder: Path) -> None:

@@ -16,6 +16,7 @@ from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, read_blob
 from engine.capture.recorded_spec import recorded_spec
 from engine.capture.recording import CaptureRequest
 from engine.errors import RefusedError
+from tests.runtime import with_program_runtime
 
 _SUM = """
 #include <cassert>
@@ -67,7 +68,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    return with_program_runtime(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
