@@ -142,7 +142,7 @@ class SharedEvaluator:
             return None
         return evaluation.measurement.ratio / held.measurement.ratio
 
-    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+    def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:

@@ -118,7 +118,7 @@ class CpuEvaluator:
             return None
 
     @contained_evaluation
-    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+    def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)
 
     # ---- the suggestion

@@ -75,7 +75,7 @@ class Request:
     incumbent: str | None = None
     incumbent_built: BuiltHead | None = None
     brief: bool = False
-    effort: int = 0
+    again: bool = False
 
 
 @dataclass(frozen=True)

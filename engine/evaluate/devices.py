@@ -21,7 +21,7 @@ class Job:
     built: Built
     incumbent: Built | None = None
     brief: bool = False
-    effort: int = 0  # above 0: time it once more
+    again: bool = False  # time once more what passed
 
 
 class Devices(Protocol):
@@ -57,8 +57,8 @@ class OneDevice:
 
 def evaluate(evaluator: Evaluator, job: Job) -> Answer:
     """What an evaluator says of a job."""
-    if job.effort:
-        return evaluator.retime(job.built, job.incumbent, job.effort)
+    if job.again:
+        return evaluator.retime(job.built, job.incumbent)
     if job.brief:
         return evaluator.evaluate(job.built, job.incumbent, brief=True)
     return evaluator.evaluate(job.built, job.incumbent)

@@ -50,8 +50,8 @@ class Evaluator(Protocol):
         """
         ...
 
-    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
-        """Time what passed `evaluate` once more: effort 1 for longer, 2 as long as it takes to tell half a per cent apart.
+    def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+        """Time what passed `evaluate` once more, as long as it takes to tell half a per cent apart.
 
         It is verified on the real shapes first. Where speeds are predicted this is `evaluate`.
         """

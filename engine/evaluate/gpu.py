@@ -312,7 +312,7 @@ class GpuEvaluator:
         return self._stated(self._confirm(built))
 
     @contained_evaluation
-    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+    def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         """See `Evaluator.retime`; takes its turn at the GPU."""
         stages: dict[str, float] = {}
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
@@ -327,7 +327,7 @@ class GpuEvaluator:
                 self._crown(incumbent)
                 yardstick = "original" if incumbent is None else "incumbent"
                 checks = self._late_checks()
-                timing = self._timing([yardstick, "candidate"], "duel" if effort == 1 else "close")
+                timing = self._timing([yardstick, "candidate"], "close")
                 failure = self._verified(checks, timing, built)
                 stages["verify"] = time.perf_counter() - begin
                 if failure:

@@ -212,8 +212,8 @@ class RemoteEvaluator:
     def evaluate(self, built: Built, incumbent: Built | None, *, brief: bool = False) -> Answer:
         return self.submit(Job(built, incumbent, brief=brief)).result()
 
-    def retime(self, built: Built, incumbent: Built | None, effort: int) -> Answer:
-        return self.submit(Job(built, incumbent, effort=effort)).result()
+    def retime(self, built: Built, incumbent: Built | None) -> Answer:
+        return self.submit(Job(built, incumbent, again=True)).result()
 
     def footprint(self, built: Built, case: int) -> Footprint | None:
         """What is predicted to move for a timing case; None before a prediction."""
@@ -245,7 +245,7 @@ class RemoteEvaluator:
                 blobs += more
                 device.held.add(key)
         request = Request(
-            "evaluate", self._session, None, head, key, incumbent, brief=job.brief, effort=job.effort
+            "evaluate", self._session, None, head, key, incumbent, brief=job.brief, again=job.again
         )  # fmt: skip
         return pack(request, blobs)
 

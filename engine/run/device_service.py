@@ -151,7 +151,7 @@ class Session:
             return Reply()
         if request.op == "confirm":
             return Reply(self.evaluator.confirm(built))
-        job = Job(built, incumbent, request.brief, request.effort)
+        job = Job(built, incumbent, request.brief, request.again)
         evaluation, against = evaluate(self.evaluator, job)
         return Reply(evaluation, against, footprints=self._footprints(built))
 

@@ -307,7 +307,7 @@ class _Run:
             if time.monotonic() - begin > _RUN_OFF_S:
                 break
             built = self._built(rival)
-            evaluation, against = self.evaluator.retime(built, held, 2)
+            evaluation, against = self.evaluator.retime(built, held)
             if evaluation.outcome in PASSED and against is not None and against > 1.0:
                 best, held = rival, built
         return [best, *(t for t in fastest if t is not best)]
@@ -341,7 +341,7 @@ class _Run:
             rivals = sorted(passed, key=lambda t: _case_us(t, index))
             for rival in rivals[:_RUN_OFF] if len(self.spec.time) > 1 else ():
                 if rival.point not in timed:
-                    timed[rival.point], _ = self.evaluator.retime(self._built(rival), champion, 2)
+                    timed[rival.point], _ = self.evaluator.retime(self._built(rival), champion)
                 measured = timed[rival.point].measurement
                 if measured is None or timed[rival.point].outcome not in PASSED:
                     continue

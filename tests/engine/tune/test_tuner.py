@@ -82,8 +82,8 @@ class Evaluator:
         mine = self._evaluation(built)
         return mine, speed(*point) / speed(*eval_point(incumbent)) if incumbent else None
 
-    def retime(self, built, incumbent, effort):
-        self.retimed.append((eval_point(built), effort))
+    def retime(self, built, incumbent):
+        self.retimed.append(eval_point(built))
         return self._evaluation(built), None
 
     def begin_confirming(self, build: object) -> None:
