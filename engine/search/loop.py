@@ -13,20 +13,20 @@ from typing import Any
 from engine.compile.built import Built, NotBuilt
 from engine.cuda.edit import edit_program
 from engine.evaluate.devices import Job, OneDevice, first_done
-from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
-from engine.model import PASSED, Evaluation, Failure, Outcome, Program
+from engine.evaluate.evaluator import Evaluator, duplicate, unbuilt
+from engine.model import Evaluation, Program
 from engine.process.cores import attentive
 from engine.rewrite.proposal import Proposal
 from engine.search.asking import Asking
+from engine.search.books import Books
 from engine.search.journal import Credit, Entry, Journal
 from engine.search.journal_writer import Scribe
 from engine.search.participants import Builds, Participants
-from engine.search.pending import Booked, Running, Within
+from engine.search.pending import Running, Within
 from engine.search.progress import (
     BOOK,
     EDIT,
     FLAT,
-    JOURNAL,
     READ,
     SELECT,
     SPARE,
@@ -62,28 +62,40 @@ class Search:
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._builds, self._executor, self._in_flight = builds, builds.executor, builds.in_flight
         self._readers, self._on_progress = builds.readers or builds.executor, on_progress
-        self._on_incumbent, self._scribe = participants.on_incumbent, Scribe(journal)
+        self._scribe = Scribe(journal)
         self._asking = Asking(tree, self._feed, self._scribe)
+        self._books = Books(
+            tree, self._scribe, self._asking, participants, lambda progress: self._on_progress(progress)
+        )
+        self._on_incumbent = participants.on_incumbent
         tree.known = self._known
-        self.progress = Progress()
-        self.incumbent: Node | None = None
-        self.built: dict[int, Built] = {}
-        self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
-        self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
         self._running: list[Running] = []  # the oldest first
         self._pending: _Pending = {}
         self._open: Counter[str] = Counter()  # digests of what is built or evaluated
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
-        self._fresh: deque[Booked] = deque()  # in the tree, and who counts was not told yet
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._awaited_with = 0  # nodes, when it said so
         self._ordered = False  # candidates are booked in the order of their selection
         self._selected: bool | None = None  # whether nothing more was there at the selection after the last booking
-        self._earlier_s = 0.0
-        self._plateau: Plateau | None = None
-        self._begin = time.monotonic()
-        self._next_id = 1
+
+    @property
+    def progress(self) -> Progress:
+        return self._books.progress
+
+    @property
+    def incumbent(self) -> Node | None:
+        """The best candidate so far, if one is better than the original."""
+        return self._books.incumbent
+
+    @property
+    def built(self) -> dict[int, Built]:
+        """The machine code of the original and of the incumbent, by their numbers."""
+        return self._books.built
+
+    @property
+    def _plateau(self) -> Plateau | None:
+        return self._books.plateau
 
     # ---- start
 
@@ -92,7 +104,7 @@ class Search:
         root = self.tree.root
         root.evaluation = evaluation
         self.built[0] = built
-        self._codes[built.identity] = root.id, evaluation
+        self._books.codes[built.identity] = root.id, evaluation
         entries = list(self.journal.entries())
         if not entries:
             self.journal.book(
@@ -109,11 +121,11 @@ class Search:
         for credit in self.journal.credits():
             credits[credit.after].append(credit)
         for entry in entries:
-            self._take_over(entry)
+            self._books.take_over(entry)
             for credit in credits[entry.id]:
                 self.tree.found_again(credit.proposer, self.tree.nodes.get(credit.candidate), tried=credit.tried)
         self.tree.credited = lambda twin, proposer, tried: self._scribe.book_credit(
-            Credit(self._next_id - 1, twin.id, proposer, tried)
+            Credit(self._books.next_id - 1, twin.id, proposer, tried)
         )
         for row in questions:
             self._asking.go_on(row)
@@ -123,33 +135,11 @@ class Search:
                     self.incumbent.program, by_rules=self.incumbent.by_rules
                 )
                 self._on_incumbent(best, self.incumbent.evaluation)
-        self._begin = time.monotonic()
-
-    def _take_over(self, entry: Entry) -> None:
-        self._earlier_s = max(self._earlier_s, entry.elapsed_s)
-        self._next_id = max(self._next_id, entry.id + 1)
-        if entry.parent is None:
-            return
-        parent = self.tree.nodes[entry.parent]
-        program = self.tree.root.program.replace(entry.files)
-        proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters, entry.prior)
-        node = self.tree.add(entry.id, parent, proposal, program, entry.evaluation)
-        self._asking.pose(node)
-        if program.digest == parent.program.digest:
-            self._dropped.add(_mark(parent, proposal))
-        if entry.evaluation.code_hash:
-            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (node.id, entry.evaluation))
-        if self._inner is not None and proposal.proposer == TUNER:
-            self._inner.taken_over(program, proposal.rule)
-        self._count(node)
-        if self._wins(entry.evaluation, entry.against):
-            self._follow(node)
-        if self._feed is not None:
-            self._feed.booked(node)
+        self._books.begin()
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search (setting up and validating) against its budget."""
-        self._begin -= seconds
+        self._books.spent_s(seconds)
 
     def enter(self, phase: str) -> None:
         """Report that a phase of the run begins."""
@@ -160,7 +150,7 @@ class Search:
 
     @property
     def elapsed_s(self) -> float:
-        return self._earlier_s + time.monotonic() - self._begin
+        return self._books.elapsed_s
 
     def run(self, budget: Budget, *, nearly: Budget | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked.
@@ -173,7 +163,7 @@ class Search:
         self._ordered, self._selected = budget.candidates is not None and self._devices.count == 1, None
         # A model may have what rules have not: a search with one has the whole budget.
         flat = budget.candidates is None and not budget.exhaust and self._feed is None
-        self._plateau = Plateau(self.progress.evaluated, self.progress.best_ratio) if flat else None
+        self._books.plateau = Plateau(self.progress.evaluated, self.progress.best_ratio) if flat else None
         self._scribe.open()
         try:
             with attentive():
@@ -181,7 +171,7 @@ class Search:
                 self._complete_all()
                 for within in list(self._within):  # it ends with what it has
                     self._advance(within, budget)
-                self._write_up(all=True)
+                self._books.write_up(all=True)
         finally:
             for within in self._within:
                 within.steps.close()
@@ -200,7 +190,7 @@ class Search:
                 exhausted = self._fill(budget)
                 idle = not (self._pending or self._running or self._within)
                 if idle and exhausted and self._asking.coming:
-                    self._write_up(all=True)
+                    self._books.write_up(all=True)
                     with self.progress.stage("waited for answers"):
                         budget.wait(self._asking.coming, self.elapsed_s)
                     if not self._spent(budget):
@@ -216,7 +206,7 @@ class Search:
                 if self._spent(budget):
                     self.progress.stopped = FLAT if self._flat else budget.ended_by
                     return
-                self._write_up()
+                self._books.write_up()
         finally:
             for future, (parent, _, program) in self._pending.items():
                 future.cancel()
@@ -277,7 +267,7 @@ class Search:
     def _is_new(self, building: Future[Built]) -> bool:
         """Whether what was built is for the device, and books nothing before the next selection."""
         template = self._inner is not None and self._pending[building][1].proposer == TUNER
-        return not template and building.exception() is None and building.result().identity not in self._codes
+        return not template and building.exception() is None and building.result().identity not in self._books.codes
 
     def _is_running(self, built: Built) -> bool:
         return any(running.built.identity == built.identity for running in self._running)
@@ -329,10 +319,11 @@ class Search:
                 with self.progress.stage(EDIT):
                     program = edit_program(parent.program, proposal.edits)
             except Exception as error:
-                if _mark(parent, proposal) in self._dropped:
+                if self._books.was_dropped(parent, proposal):
                     self.tree.settle(parent)
                 else:
-                    self._drop(parent, proposal, f"the edit cannot be applied: {error}")
+                    self._books.drop(parent, proposal, f"the edit cannot be applied: {error}")
+                    self._selected = None
                 continue
             if self._inner is not None and proposal.proposer == TUNER:
                 # Its first point may be known by another way: the others are not.
@@ -379,12 +370,6 @@ class Search:
         if not building.cancelled():
             self._builds.prefetch(program)
 
-    def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
-        with self.progress.stage(BOOK):
-            self.tree.settle(parent)
-            evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-            self._keep(Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
-
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
     ) -> None:
@@ -398,39 +383,39 @@ class Search:
         except NotBuilt as error:
             self._enter(parent, proposal, program, unbuilt(error), None, None)
             return
-        twin = self._codes.get(built.identity)  # what is known need not wait for the device
+        twin = self._books.codes.get(built.identity)  # what is known need not wait for the device
         while twin is None and (len(self._running) >= self._most(budget) or self._is_running(built)):
             if self._devices.count > 1 and self._is_running(built):
                 self._await_build(future, parent, proposal, program)
                 return
             self._complete()
-            twin = self._codes.get(built.identity)
+            twin = self._books.codes.get(built.identity)
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return
-        champion = self._champion
+        champion = self._books.champion
         answer = self._devices.submit(Job(built, champion))
         self._running.append(Running(parent, proposal, program, built, champion, answer))
         self._open[program.digest] += 1
-
-    @property
-    def _champion(self) -> Built | None:
-        """What candidates are measured against; None: the original."""
-        return self.built.get(self.incumbent.id) if self.incumbent else None
 
     def _begin_within(self, budget: Budget) -> None:
         """Begin to search within the templates whose turn has come."""
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
             self._free_device()  # it is theirs as long as they can go on
             parent, proposal = self._queued.popleft()
-            champion, candidates = self._champion, budget.candidates
+            champion, candidates = self._books.champion, budget.candidates
             left = replace(
                 budget,
                 seconds=budget.left_s(self.elapsed_s),
                 candidates=None if candidates is None else candidates - self.progress.evaluated,
             )
             steps = self._inner.search(
-                parent.program, proposal, champion, left, replace(self._builds, devices=self._devices), self._codes
+                parent.program,
+                proposal,
+                champion,
+                left,
+                replace(self._builds, devices=self._devices),
+                self._books.codes,
             )
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
@@ -449,11 +434,11 @@ class Search:
             return
         self._within.remove(within)
         evaluation = found.evaluation
-        if found.built is not None and found.built.identity in self._codes:
-            evaluation = duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
+        if found.built is not None and found.built.identity in self._books.codes:
+            evaluation = duplicate(found.built, self._books.codes[found.built.identity], evaluation.notes)
         for stage, spent in found.stage_s.items():
             self.progress.spend(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
-        against = found.against if within.champion is self._champion else None  # measured beside another
+        against = found.against if within.champion is self._books.champion else None  # measured beside another
         self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
 
     def _complete(self) -> None:
@@ -469,8 +454,17 @@ class Search:
         except BaseException:
             self.tree.settle(parent)
             raise
-        beside = running.champion is self._champion  # else one is the best by now that it was not measured against
+        beside = (
+            running.champion is self._books.champion
+        )  # else one is the best by now that it was not measured against
         self._enter(parent, proposal, program, evaluation, built, against if beside else None)
+
+    def _enter(
+        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
+        against: float | None,
+    ) -> None:  # fmt: skip
+        self._books.enter(parent, proposal, program, evaluation, built, against)
+        self._selected = None
 
     def _complete_all(self) -> None:
         """Book what is on the devices, so that they are free."""
@@ -485,109 +479,3 @@ class Search:
     def _most(self, budget: Budget) -> int:
         """How many candidates may be on the devices at once."""
         return on_devices(self.evaluator.signals.mode, self._devices.count, counted=budget.candidates is not None)
-
-    def _enter(
-        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
-        against: float | None,
-    ) -> None:  # fmt: skip
-        """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
-        with self.progress.stage(BOOK):
-            self.tree.settle(parent)
-            node, entry = self._book(parent, proposal, program, evaluation, built, against)
-            first = built if evaluation.outcome is not Outcome.DUPLICATE else None
-            best = False
-            if first is not None:
-                self._codes.setdefault(first.identity, (node.id, evaluation))
-                best = self._crown(node, first, against)
-            self._keep(Booked(node, entry, first, best))
-            twin = self._codes.get(built.identity) if built is not None and first is None else None
-            if twin is not None:
-                self.tree.found_again(proposal.proposer, self.tree.nodes[twin[0]], tried=True)
-
-    def _keep(self, booked: Booked) -> None:
-        self.progress.unwritten += self._stands_for(booked.node)
-        self._scribe.book(booked)
-        self._fresh.append(booked)
-        self._selected = None
-
-    def _write_up(self, *, all: bool = False) -> None:
-        """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""
-        while self._fresh:
-            booked = self._fresh.popleft()
-            built, evaluation = booked.built, booked.entry.evaluation
-            if built is not None and self._watch is not None and evaluation.outcome in PASSED:
-                self._watch.passed(booked.node, built)  # which may wait for counters
-            if built is not None and booked.best:
-                with self.progress.stage(BOOK):
-                    self._on_incumbent(built, evaluation)
-        for booked, seconds in self._scribe.written(all=all):
-            self.progress.spend(JOURNAL, seconds)
-            with self.progress.stage(BOOK):
-                # Last: what it asks of the profiler about the node must find it known there.
-                if self._feed is not None:
-                    self._feed.booked(booked.node)
-                self.progress.unwritten -= self._stands_for(booked.node)
-                self._on_progress(self.progress)
-
-    def _book(
-        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
-        against: float | None = None,
-    ) -> tuple[Node, Entry]:  # fmt: skip
-        node = self.tree.add(self._next_id, parent, proposal, program, evaluation)
-        self._asking.pose(node)
-        self._next_id += 1
-        original = self.tree.root.program
-        changed = {k: v for k, v in program.files.items() if original.files.get(k) != v}
-        self._count(node)
-        return node, Entry(
-            node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
-            program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s, proposal.prior, against,
-        )  # fmt: skip
-
-    def _crown(self, node: Node, built: Built, against: float | None) -> bool:
-        """Whether a candidate is the best so far, now."""
-        if node.evaluation is None or not self._wins(node.evaluation, against):
-            return False
-        if self.incumbent is not None and self.incumbent.id != 0:
-            self.built.pop(self.incumbent.id, None)
-        self._follow(node)
-        self.built[node.id] = built
-        return True
-
-    def _wins(self, evaluation: Evaluation, against: float | None) -> bool:
-        """Whether a candidate takes the incumbent's place: side by side where it was measured so, else by both ratios."""
-        measurement = evaluation.measurement
-        if (
-            evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED)
-            or measurement is None
-            or measurement.ratio <= 1.0
-        ):
-            return False
-        if self.incumbent is None:
-            return True
-        if against is not None:
-            return against > WIN
-        held = self.incumbent.evaluation.measurement if self.incumbent.evaluation else None
-        return held is None or measurement.ratio > held.ratio * WIN
-
-    def _follow(self, node: Node) -> None:
-        self.incumbent = node
-        if node.evaluation is not None and node.evaluation.measurement is not None:
-            self.progress.best_ratio = node.evaluation.measurement.ratio
-            if self._plateau is not None:
-                self._plateau.note(self.progress.evaluated, self.progress.best_ratio)
-        self.progress.best_summary = node.proposal.summary if node.proposal else ""
-
-    def _count(self, node: Node) -> None:
-        assert node.evaluation is not None
-        self.progress.count(node.evaluation, self.elapsed_s, self._stands_for(node))
-
-    def _stands_for(self, node: Node) -> int:
-        """How many candidates a node is: of a template, the points that were tried."""
-        tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == TUNER
-        return self._inner.points_of(node.evaluation.notes) if tuned and self._inner and node.evaluation else 1
-
-
-def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
-    """What an edit is known by across processes."""
-    return parent.id, *proposal.identity
