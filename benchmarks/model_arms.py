@@ -39,7 +39,7 @@ RULES, ALL = ("--proposers", "rules,tuner"), ("--proposers", "rules,tuner,llm")
 # By name: what each arm adds to the command, the proposers last.
 ARMS = {
     "rules": (*MCTS, *RULES), "model": (*MCTS, *ALL),
-    **{f"model-{policy}": ("--search", policy, *ALL) for policy in ("greedy", "best-of", "refine")},
+    **{f"model-{policy}": ("--search", policy, *ALL) for policy in ("greedy", "beam", "best-of", "refine")},
     **{f"model-profile-{profile}": ("--prompt-profile", profile, *MCTS, *ALL) for profile in ("raw", "none")},
     "model-alone": (*MCTS, "--proposers", "llm"), "rules-greedy": ("--search", "greedy", *RULES),
 }  # fmt: skip

@@ -84,9 +84,9 @@ def _optimize(verbs: Verbs) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     parser.add_argument(
         "--search",
-        choices=("mcts", "greedy", "best-of", "random", "refine"),
+        choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
         default="greedy",
-        help="how the next edit is chosen: by a tree search, from the best so far, "
+        help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
         "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)

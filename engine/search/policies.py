@@ -1,4 +1,4 @@
-"""How the next action is chosen, beside the tree search: from the best program, by chance, at the original, in one line.
+"""How the next action is chosen, beside the tree search: from the best program, by chance, in a beam, at the original, in one line.
 
 A policy keeps the programs with something left to try in order, so that a choice costs as much after 5,000 candidates as after 500.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,7 +17,10 @@ from engine.search.puct import Puct
 if TYPE_CHECKING:
     from engine.search.tree import Node, Tree
 
-Strategy = Literal["mcts", "greedy", "best-of", "random", "refine"]
+# The programs that a beam goes on from at each number of edits, and the actions of each before the beam moves on. Ours.
+BEAM_WIDTH, BEAM_TRIES = 4, 8
+
+Strategy = Literal["mcts", "greedy", "beam", "best-of", "random", "refine"]
 
 
 class Policy(Protocol):
@@ -176,6 +180,74 @@ class Chance:
         self._questions.enter(node)
 
 
+class Beam:
+    """Follows `Policy`: some actions of each of the best programs with so many edits, then the same with one edit more.
+
+    Where no programs with more edits are left it begins again at the original, with further actions of each.
+    """
+
+    patient = True
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._levels: list[
+            list[tuple[float, int]]
+        ] = []  # by the number of edits: who has something left, the best first
+        self._placed: dict[int, tuple[int, float]] = {}  # the level of each, and the key with which it stands there
+        self._tries: dict[int, int] = {}
+        self._level, self._round = 0, 1
+        self._limited = False  # somebody on the way down has more to try in the next round
+
+    def choose(self, start: Node) -> tuple[Node, Proposal] | None:
+        while True:
+            chosen = self._of_level()
+            if chosen is not None:
+                return chosen
+            if _awaited(self._tree):  # the next level is not known before
+                return None
+            self._level += 1
+            if self._level >= len(self._levels):
+                self._level = 0
+                if not self._limited:
+                    return None
+                self._limited, self._round = False, self._round + 1
+
+    def _of_level(self) -> tuple[Node, Proposal] | None:
+        level = self._levels[self._level] if self._level < len(self._levels) else []
+        place = members = 0
+        while place < len(level) and members < BEAM_WIDTH:
+            node = self._tree.nodes[level[place][1]]
+            actions = self._tree.actions(node) if self._left(node) else []
+            tries = self._tries.get(node.id, len(node.children))
+            if actions and tries < BEAM_TRIES * self._round:
+                self._tries[node.id] = tries + 1
+                return node, actions[self._tree.mixture.pick(actions)]
+            self._limited |= bool(actions)
+            if self._left(node):
+                place, members = place + 1, members + 1
+            else:
+                self._remove(node.id)
+        return None
+
+    def _left(self, node: Node) -> bool:
+        return self._tree.left(node) or bool(node.questions)
+
+    def changed(self, node: Node) -> None:
+        placed = self._placed.get(node.id)
+        if (placed is not None and placed[1] == -node.gained) or not self._left(node):
+            return
+        depth = self._remove(node.id) if placed is not None else node.depth
+        while len(self._levels) <= depth:
+            self._levels.append([])
+        self._placed[node.id] = depth, -node.gained
+        insort(self._levels[depth], (-node.gained, node.id))
+
+    def _remove(self, id: int) -> int:
+        depth, key = self._placed.pop(id)
+        del self._levels[depth][bisect_left(self._levels[depth], (key, id))]
+        return depth
+
+
 def _awaited(tree: Tree) -> int:
     """Candidates that have no result yet; a question without its answer holds up nothing."""
     return tree.root.pending - tree.awaited
@@ -188,6 +260,8 @@ def policy(strategy: Strategy, tree: Tree, seed: int) -> Policy:
             return Puct(tree)
         case "greedy":
             return Greedy(tree)
+        case "beam":
+            return Beam(tree)
         case "best-of":
             return BestOf(tree)
         case "random":

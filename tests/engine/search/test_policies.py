@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from engine.model import Evaluation, Failure, Outcome
-from engine.search.policies import Strategy
+from engine.search.policies import BEAM_TRIES, BEAM_WIDTH, Strategy
 from engine.search.question import MODEL, Answer, Question, question
 from engine.search.tree import Node, Tree
 
@@ -95,3 +95,30 @@ def test_refining_goes_on_from_the_newest_that_passed_and_waits_for_it():
         with_something_left = [id for id in passed if id in {node, *(n for n, _ in tried[number:])}]
         assert node == max(with_something_left)
     assert len(tried) > 5
+
+
+def test_a_beam_goes_on_from_the_best_at_each_number_of_edits():
+    factors = tuple(f"1.{i:02}" for i in range(1, 13))
+    tree = Tree(program(), Factors(factors), 0, "beam")
+    grow(tree, speeds, BEAM_TRIES * (1 + 2 * BEAM_WIDTH))
+    levels = [[n for n in tree.walk() if n.depth == depth] for depth in range(4)]
+    assert [len(level) for level in levels] == [1, BEAM_TRIES, BEAM_TRIES * BEAM_WIDTH, BEAM_TRIES * BEAM_WIDTH]
+    for level, above in zip(levels[2:], levels[1:], strict=False):
+        best = sorted(above, key=lambda n: (-n.gained, n.id))[:BEAM_WIDTH]
+        assert {n.parent.id for n in level} == {n.id for n in best}
+
+
+def test_a_beam_waits_for_a_level_and_begins_again_where_it_ends():
+    tree = Tree(
+        program(),
+        lambda of: Factors(tuple(f"1.{i:02}" for i in range(1, 13)))(of) if b"#" not in of.data else [],
+        0,
+        "beam",
+    )
+    chosen = [tree.select() for _ in range(BEAM_TRIES)]
+    assert tree.select() is None
+    for number, (node, proposal) in enumerate(chosen, 1):
+        tree.settle(node)
+        text = f"kernel\n{proposal.parameters['line']}\n"
+        tree.add(number, node, proposal, program(text), speeds(text))
+    assert len(chosen) + len([1 for _ in range(9) if tree.select()]) == 12

@@ -100,7 +100,7 @@ def test_selections_in_flight_spread():
     assert all(n.pending == 0 for n in tree.walk())
 
 
-@pytest.mark.parametrize("strategy", ["mcts", "greedy", "random"])
+@pytest.mark.parametrize("strategy", ["mcts", "greedy", "beam", "random"])
 def test_a_seed_repeats_every_decision(strategy):
     def tried(seed):
         return grow(Tree(program(), Factors(("1.5", "0.7", "2.0", "0.9")), seed, strategy), speeds, 30)
