@@ -28,9 +28,10 @@ from engine.statistics import weighted_ratio
 MARKS = (10, 25, 50, 100)  # candidates after which the best so far is looked at
 CANDIDATES, SEEDS = 100, 5
 _COUNTED_S = 60.0  # for counters that are still missing when the recorded runs begin
+_LEARN = "learn:"
 _LEARN_AT_MOST = 3  # times; what a run asks about depends on what it knew
 # What a row takes of 100 candidates on an H200 when nothing was measured before: for the limit of a call, and what begins first.
-_ROW_S, _PROFILED_ROW_S = 60.0, 120.0
+_ROW_S, _PROFILED_ROW_S, _LEARN_S = 60.0, 120.0, 40.0
 _LONG_ROW_S = {"histogram": 270.0, "softmax": 150.0, "layer_norm": 140.0}
 
 # What each arm changes in the options of a run. The first arm is what the others are held against. Without a profiler a search
@@ -44,16 +45,20 @@ ARMS: dict[str, dict[str, dict[str, Any]]] = {
         "rules": {**_PLAIN, "proposers": ("rules",)},
         "tuner": {**_PLAIN, "proposers": ("tuner",)},
     },
+    "ablation-proxies": {"with proxies": {}, "without proxies": {"proxies": False}},
+    "ablation-memory": {"with memory": {**_PLAIN, "memory": True}, "without memory": _PLAIN},
 }
 _TITLES = {
     "ablation-search": "tree search, greedy search, random search",
     "ablation-profile": "with and without the profiler's diagnosis and counters",
     "ablation-proposers": "proposals of rules, of the tuner, of both",
+    "ablation-proxies": "with and without counters in the reward",
+    "ablation-memory": "with and without lessons of the other kernels",
 }
 
 
 def tables() -> list[Table]:
-    """The ablations."""
+    """The five ablations."""
     return [_table(name) for name in ARMS]
 
 
@@ -61,20 +66,27 @@ def _table(name: str) -> Table:
     arms = ARMS[name]
 
     def rows(place: Place, settings: Settings) -> list[str]:
-        return names(place, "examples")
+        kernels = names(place, "examples")
+        return [_LEARN + kernel for kernel in kernels if name == "ablation-memory"] + kernels
 
     def measure(place: Place, settings: Settings, key: str) -> Row:
+        if key.startswith(_LEARN):
+            return {"runs": [], "lessons": _learn(place, settings, key.removeprefix(_LEARN))}
         return compare(place, settings, key, arms)
+
+    def needs(place: Place, key: str) -> list[tuple[str, str]]:
+        return [(name, row) for row in rows(place, Settings()) if row.startswith(_LEARN) and not key.startswith(_LEARN)]
 
     return Table(
         name, _TITLES[name], Settings(candidates=CANDIDATES, seeds=SEEDS), rows, measure, summary, render,
         lambda settings, row: _row_s(settings, row, _PROFILED_ROW_S if any(map(_profiled, arms.values())) else _ROW_S),
-        group=lambda row: f"examples {row}",
+        needs, lambda row: f"examples {row.removeprefix(_LEARN)}",
     )  # fmt: skip
 
 
 def _row_s(settings: Settings, row: str, most_s: float) -> float:
-    return max(most_s, _LONG_ROW_S.get(row, 0.0)) * (settings.candidates or CANDIDATES) / CANDIDATES
+    seconds = _LEARN_S if row.startswith(_LEARN) else max(most_s, _LONG_ROW_S.get(row, 0.0))
+    return seconds * (settings.candidates or CANDIDATES) / CANDIDATES
 
 
 def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
@@ -88,10 +100,12 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
     try:
         if machine.mode == "predicted" and len({_profiled(arm) for arm in arms.values()}) > 1:
             raise MachineError("there is no profiler without a GPU, so the arms would not differ", do="run it with one")
+        lessons = _others(place, settings, kernel) if any(arm.get("memory") for arm in arms.values()) else []
 
         def runs_of(some: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             return [
-                {"arm": name, "seed": seed} | _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm)
+                {"arm": name, "seed": seed}
+                | _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
                 for seed in range(settings.seeds or SEEDS)
                 for name, arm in some.items()
             ]
@@ -129,20 +143,29 @@ def _profiled(arm: Mapping[str, Any]) -> bool:
 
 
 def _run(
-    shared: SharedMachine, place: Place, kernel: str, seed: int, candidates: int, arm: Mapping[str, Any]
-) -> dict[str, Any]:
+    shared: SharedMachine, place: Place, kernel: str, seed: int, candidates: int, arm: Mapping[str, Any], lessons: Sequence[Path]
+) -> dict[str, Any]:  # fmt: skip
+    from engine.llm.lesson_store import Memory
+    from engine.llm.lessons import MemorySettings
     from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
     from engine.tune.inner import TunerPart
 
     with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
         out = Path(name)
+        changed = dict(arm)
+        if changed.pop("memory", False):
+            memory = Memory(out / "memory.sqlite")
+            for path in lessons:
+                memory.load(path, str(place.root))
+            memory.close()
+            changed["memory"] = MemorySettings(out / "memory.sqlite", str(place.root), seed=seed)
         options = Options(
             place.root / "examples" / f"{kernel}.cu",
             budget=Budget(candidates=candidates),
             seed=seed,
             out=out,
-            **arm,
+            **changed,
         )
         begin = time.monotonic()
         result, _ = optimize(options, shared)  # type: ignore[arg-type]
@@ -171,6 +194,52 @@ def best_after(booked: Sequence[tuple[str, float | None, int]], count: int) -> f
         if outcome in ("accepted", "screened") and ratio is not None:
             best = max(best, ratio)
     return best
+
+
+def _others(place: Place, settings: Settings, kernel: str) -> list[Path]:
+    """What a run on each other kernel taught, one file each; learnt now where it is not there."""
+    found = []
+    for other in names(place, "examples"):
+        if other != kernel:
+            if not _lessons_of(place, other).is_file():
+                _learn(place, settings, other)
+            found.append(_lessons_of(place, other))
+    return found
+
+
+def _lessons_of(place: Place, kernel: str) -> Path:
+    return place.work / "lessons" / f"{kernel}.jsonl"
+
+
+def _learn(place: Place, settings: Settings, kernel: str) -> int:
+    """One run with an empty memory; how many lessons it left."""
+    from engine.llm.lesson_store import Memory
+    from engine.llm.lessons import MemorySettings
+    from engine.run.machine import make_machine
+    from engine.run.optimization import Options, optimize
+    from engine.search.progress import Budget
+
+    machine = make_machine(device=settings.device)  # type: ignore[arg-type]
+    shared = SharedMachine(machine, place.work / "store")
+    target = _lessons_of(place, kernel)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
+            path = Path(name) / "memory.sqlite"
+            options = Options(
+                place.root / "examples" / f"{kernel}.cu", budget=Budget(candidates=settings.candidates or CANDIDATES),
+                seed=SEEDS, out=Path(name), memory=MemorySettings(path, str(place.root)), **_PLAIN,
+            )  # fmt: skip
+            optimize(options, shared)  # type: ignore[arg-type]
+            memory = Memory(path)
+            count = memory.export(target)
+            memory.close()
+    finally:
+        shared.close()
+        machine.close()
+    if not count:
+        raise MachineError(f"the run on {kernel} left no lesson", do="try more --candidates")
+    return count
 
 
 def summary(rows: Mapping[str, Row]) -> dict[str, Any]:

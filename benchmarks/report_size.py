@@ -39,6 +39,7 @@ from engine.report.page import render  # noqa: E402
 from engine.report.run_folder import read_run  # noqa: E402
 from engine.run.result import OptimizationResult, write  # noqa: E402
 from engine.search.journal import Entry, Journal  # noqa: E402
+from engine.search.reward import Proxies  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -124,7 +125,7 @@ def synthesise(
                     DRAM_BYTES: (5.4e8, "byte"),
                     INSTRUCTIONS: (4.1e7 + 1e6 * id, "inst"),
                 }
-                journal.book_profile(id, "cheap", [counters])
+                journal.book_profile(id, "cheap", [counters], Proxies())
     finally:
         journal.close()
     passed = sum(n for o, n in counts.items() if o in ("accepted", "screened", "slower", "no_difference"))

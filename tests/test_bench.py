@@ -191,7 +191,7 @@ def test_without_a_name_all_tables_are_listed(capsys: pytest.CaptureFixture[str]
     assert {"examples", "suite", "controls", "rate", "peers-kernel-tuner", "peers-pytorch", "peers-cublas-cub"} <= set(
         listed
     )
-    assert {f"ablation-{name}" for name in ("search", "profile", "proposers")} <= set(listed)
+    assert {f"ablation-{name}" for name in ("search", "profile", "proposers", "proxies", "memory")} <= set(listed)
 
 
 @pytest.mark.parametrize("only", ["--only a", "--only=a"])

@@ -265,7 +265,7 @@ def test_gpus_are_counted_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster_rows.request("local", "2", "auto", None)
 
 
-def test_peers_need_the_suite() -> None:
+def test_peers_need_the_suite_and_comparisons_with_memory_what_was_learnt() -> None:
     place = bench.Place(ROOT, ROOT, ROOT)
     pytorch, calls = TABLES["peers-pytorch"], TABLES["peers-cublas-cub"]
     assert pytorch.needs(place, "adamw") == [("suite", "adamw")]
@@ -273,6 +273,10 @@ def test_peers_need_the_suite() -> None:
     suite = TABLES["suite"].rows(place, bench.Settings())
     for table in (pytorch, calls):
         assert {row for key in table.rows(place, bench.Settings()) for _, row in table.needs(place, key)} <= set(suite)
+    memory = TABLES["ablation-memory"]
+    assert ("ablation-memory", "learn:softmax") in memory.needs(place, "dot")
+    assert list(memory.needs(place, "learn:dot")) == []
+    assert memory.group("learn:dot") == memory.group("dot") == TABLES["ablation-search"].group("dot")
 
 
 def test_peers_take_the_newest_row_of_the_suite(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
         }
         for name, scale in (("one", 1.0), ("two", 40.0))
     }
-    found = ablation.summary(rows)
+    found = ablation.summary({**rows, "learn:one": {"runs": [], "lessons": 3}})
     assert found["kernels"] == 2
     against = found["arms"]["b"]["best"]
     assert (against["ratio"], against["low"], against["high"]) == pytest.approx((1.1, 1.1, 1.1))

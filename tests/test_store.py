@@ -37,6 +37,7 @@ from engine.search.loop import Search
 from engine.search.participants import Builds, Observation, Participants
 from engine.search.profiling import Insight
 from engine.search.progress import Budget
+from engine.search.reward import Proxies
 from engine.search.tree import Tree
 from tests.engine.search.fakes import Factors, FakeEvaluator, edit, program, speed
 
@@ -129,7 +130,7 @@ class Counters:
 
     def passed(self, node: Any, built: Any) -> None:
         self.asked.append(built.text)
-        self._ready.append(Observation(node.id, "cheap", [{"bytes": (speed(built.text), "byte")}]))
+        self._ready.append(Observation(node.id, "cheap", [], Proxies(speed(built.text), 1.0)))
 
     def arrivals(self) -> list[Observation]:
         came, self._ready = self._ready, []
@@ -152,7 +153,7 @@ def test_counters_of_one_run_reach_the_nodes_of_the_next_under_their_own_numbers
         insight.begin()
         for id, one in zip(ids, built, strict=True):
             insight.passed(SimpleNamespace(id=id, evaluation=object()), one)
-        return {seen.node: seen.counters[0]["bytes"][0] for seen in insight.arrivals()}
+        return {seen.node: seen.proxies.bytes_moved for seen in insight.arrivals()}
 
     assert booked(0, 1, 2) == {0: 1.5, 1: 2.0, 2: 4.0}
     assert booked(0, 7, 3) == {0: 1.5, 7: 2.0, 3: 4.0}

@@ -186,7 +186,7 @@ def test_the_arms_of_an_ablation_differ_in_one_thing() -> None:
         # A search without counters was one with them for a while: the option had got other values.
         assert {arm.get("profile", "best") for arm in arms} <= set(get_args(Coverage))
         assert {arm.get("search", "mcts") for arm in arms} <= set(get_args(Strategy))
-        assert len(table.rows(place, table.defaults)) == 10
+        assert len(table.rows(place, table.defaults)) in (10, 20)
 
 
 def test_a_space_where_kernel_tuner_is_near_says_what_either_spends() -> None:

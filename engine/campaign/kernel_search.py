@@ -110,7 +110,7 @@ def search_kernel(
 def _answer(out: Path) -> OptimizationResult | None:
     """The result of an earlier run in a kernel's folder; None where it is damaged."""
     try:
-        return decode(OptimizationResult, load((out / "result.json").read_bytes()), later=True)
+        return decode(OptimizationResult, load((out / "result.json").read_bytes()))
     except (NotThis, OSError):
         return None
 

@@ -88,6 +88,7 @@ class KernelRun:
             resume=arguments.resume,
             search=arguments.search,
             profile=arguments.profile,
+            proxies=not arguments.no_proxies,
             guardrails=config.guardrails,
             targets=config.targets,
             command=("optiml", *sys.argv[1:]),

@@ -191,6 +191,18 @@ class Memory:
             chosen.append(pool.pop(pick))
         return sorted(chosen, key=lambda pair: -pair[1])
 
+    def priors(self, kernel: KernelTraits, *, across: bool = False) -> dict[str, float]:
+        """For each rule with lessons: the mean log2 gain, weighted by likeness; a failure counts as -0.5. For other proposers."""
+        sums: dict[str, tuple[float, float]] = {}
+        for lesson in self._newest(None if across else kernel.repository):
+            like = _likeness(lesson, kernel)
+            if like < _LEAST_LIKE:
+                continue
+            gain = -0.5 if lesson.ratio is None or failed(lesson.outcome) else math.log2(max(lesson.ratio, 0.1))
+            total, weight = sums.get(lesson.rule, (0.0, 0.0))
+            sums[lesson.rule] = (total + like * gain, weight + like)
+        return {rule: total / weight for rule, (total, weight) in sums.items()}
+
     def _newest(self, repository: str | None) -> list[Lesson]:
         where, values = ("", ()) if repository is None else ("WHERE repository = ?", (repository,))
         return list(self._read(f"{where} ORDER BY id DESC LIMIT {_NEWEST}", values))

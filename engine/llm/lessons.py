@@ -1,9 +1,9 @@
-"""The memory's part of one run: what its candidates taught is kept, what others taught is told to the model."""
+"""The memory's part of one run: what its candidates taught is kept, what others taught is told and changes the rules' priors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,16 @@ from engine.errors import OptimlError
 from engine.llm.lesson_store import KernelTraits, Memory, features_of, lesson_of
 from engine.llm.node_context import Diagnosed
 from engine.model import Target
+from engine.rewrite.proposal import Proposal
 from engine.rewrite.site import Site
 from engine.rules import make_site
 from engine.search.tree import Node
 from engine.settings.folders import cache_folder
 from engine.spec.kernel_spec import KernelSpec
+
+# A rule that doubled the speed of kernels like this one has its odds doubled, one that failed has them halved, and no more: what
+# was learnt elsewhere decides the order, not what is tried. Ours.
+_MOST_DOUBLINGS = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,13 @@ class Lessons:
         self._settings, self._spec, self._target, self._diagnose = settings, spec, target, diagnose
         self._memory: Memory | None = Memory(settings.path)
         self._sites: dict[int, Site | None] = {}
-        self.learnt = self.told = 0
+        self._nodes: dict[str, Node] = {}
+        self.learnt = self.told = self.reweighed = 0
         self.trouble = ""
 
     def booked(self, node: Node) -> None:
         """Keep what an evaluated node teaches, a failure as well as a success."""
+        self._nodes.setdefault(node.program.digest, node)
         site = self._site(node.parent) if node.parent is not None else None
         if site is None or node.parent is None:
             return
@@ -77,6 +84,21 @@ class Lessons:
         self.told += len(found)
         return found
 
+    def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
+        """The proposals with priors by what their rules did to kernels like this one, most promising first; None: nothing known."""
+        node = self._nodes.get(digest)
+        site = self._site(node) if node is not None else None
+        if node is None or site is None:
+            return None
+        s = self._settings
+        priors: dict[str, float] = {}
+        self._with(lambda memory: priors.update(memory.priors(self._traits(node, site), across=s.across)))
+        if not any(p.rule in priors for p in proposals):
+            return None
+        self.reweighed += 1
+        changed = [replace(p, prior=_shifted(p.prior, priors.get(p.rule, 0.0))) for p in proposals]
+        return sorted(changed, key=lambda p: -p.prior)
+
     def _traits(self, node: Node, site: Site) -> KernelTraits:
         codes = self._diagnose(node, 0.0).codes
         return KernelTraits(self._settings.repository, self._target.arch, codes, features_of(site))
@@ -100,10 +122,16 @@ class Lessons:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """How many lessons were learnt and told."""
-        return {"learnt": self.learnt, "told": self.told}
+        """How many lessons were learnt and told, and how many nodes had their proposals weighed by them."""
+        return {"learnt": self.learnt, "told": self.told, "reweighed": self.reweighed}
 
     def close(self) -> None:
         """Close the file."""
         if self._memory is not None:
             self._memory.close()
+
+
+def _shifted(prior: float, doublings: float) -> float:
+    """A prior with its odds multiplied by so many doublings, within bounds."""
+    by: float = 2.0 ** min(_MOST_DOUBLINGS, max(-_MOST_DOUBLINGS, doublings))
+    return prior * by / (1 - prior + prior * by)

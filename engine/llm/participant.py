@@ -13,6 +13,7 @@ from engine.llm.feed import Background
 from engine.llm.lessons import Lessons, MemorySettings
 from engine.llm.session import Known, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
+from engine.rewrite.proposal import Proposal
 from engine.search.profiling import Insight
 from engine.search.question import Answer, Asked, Question
 from engine.search.tree import Node, Tree
@@ -46,6 +47,7 @@ class Part:
     def __init__(
         self, wanted: WantedPart, spec: KernelSpec, target: Target, out: Path, sources: DiagnosisSources
     ) -> None:
+        self._insight = sources.insight
         diagnose = diagnoser(sources.insight or sources.known, sources.build)
         self.lessons = Lessons(wanted.memory, spec, target, diagnose) if wanted.memory is not None else None
         self.model: LlmSession | None = None
@@ -103,6 +105,13 @@ class Part:
     def stopped(self) -> str:
         """Why nothing more is asked, or ""."""
         return self.model.stopped if self.model is not None else ""
+
+    def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
+        """The proposals by the program's diagnosis and by what was learnt; None while there is neither."""
+        found = self._insight.weigh(digest, proposals) if self._insight is not None else None
+        if self.lessons is None or (found is None and self._insight is not None):
+            return found  # with a diagnosis to come, the memory is asked with it
+        return self.lessons.weigh(digest, found if found is not None else proposals) or found
 
     def settle(self, timeout_s: float) -> None:
         """See `LlmSession.settle`."""

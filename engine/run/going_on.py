@@ -112,10 +112,9 @@ def _request(options: Options, identity: str, machine: Machine, asked: Budget) -
     if options.llm is not None and options.llm.batch is not None:
         return ""
     model = None if options.llm is None else dataclasses.asdict(options.llm)
-    # True: of earlier versions, whether counters took part in the reward.
     parts = [
         identity, version("optiml-cuda"), machine.name, asked.seconds, asked.candidates, asked.exhaust, options.search, options.profile,
-        True, dataclasses.asdict(options.guardrails), options.targets, options.proposers, model,
+        options.proxies, dataclasses.asdict(options.guardrails), options.targets, options.proposers, model,
         None if options.memory is None else dataclasses.asdict(options.memory),
     ]  # fmt: skip
     return _digest(parts)

@@ -37,6 +37,7 @@ from engine.search.participants import Builds, Participants
 from engine.search.predicted_profile import PredictedWatch
 from engine.search.profiling import PATIENCE_S, Evidence, Insight
 from engine.search.progress import CONFIRMING, EXPLAINING, INTERRUPTED, SPARE, Budget, Progress, in_flight
+from engine.search.reward import Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Tree
 from engine.settings.folders import results_folder
@@ -279,7 +280,9 @@ def _tree(parts: _Parts, beside: _Beside) -> Tree:
     options, insight, part = parts.options, beside.insight, beside.part
     propose = parts.source if parts.inner is None else parts.inner.wrap(parts.source)
     weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
+    weigh = part.weigh if part is not None else weigh
     tree = Tree(parts.program, propose, options.seed, options.search, weigh, parts.foresight.coming)
+    tree.reward = Reward(proxies=options.proxies)
     tree.mixture.counted = options.budget.candidates is not None
     if part is not None:
         part.join(tree)

@@ -86,6 +86,7 @@ def optimization_result(
         proposers={name: dataclasses.asdict(share) for name, share in search.tree.mixture.shares.items()},
         model=part.summary if part is not None else None,
         memory=part.memory if part is not None else None,
+        proxies=options.proxies,
         constants={"reward": CONSTANTS.described(), "search": search_constants()},
         lines=evidence[0].lines if evidence else (),
     )

@@ -37,13 +37,14 @@ class Options:
     resume: bool = False
     search: Strategy = "greedy"
     profile: Coverage = "best"  # what Nsight Compute counts, where it is there
+    proxies: bool = True  # let counters take part in the reward
     guardrails: Guardrails = LIMITS
     targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
     proposers: tuple[str, ...] = ("rules",)  # of "rules", "tuner", "llm"
     llm: LlmSettings | None = None
-    memory: MemorySettings | None = None  # lessons of earlier runs, for the model
+    memory: MemorySettings | None = None  # lessons of earlier runs, for the model and for the rules' priors
     seeds: tuple[Proposal, ...] = ()  # edits of the original that are tried before all others
     notes: tuple[str, ...] = ()  # what the result has to say of where the kernel comes from
     request: str = ""  # a name for what is asked for, by which the same is known again (engine/run/going_on.py)

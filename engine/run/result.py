@@ -72,6 +72,7 @@ class OptimizationResult:
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    proxies: bool = True  # counters took part in the reward
     constants: Mapping[str, Any] = field(default_factory=dict)  # of reward and search, with their reasons
     proposers: Mapping[str, Any] = field(default_factory=dict)  # what each brought, by name
     model: Mapping[str, Any] | None = None  # what asking a language model came to

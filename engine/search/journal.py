@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -29,6 +30,7 @@ from engine.model import (
     Resources,
 )
 from engine.search.question import Asked, from_json, to_json
+from engine.search.reward import Proxies
 
 SCHEMA = 3
 IN_USE = "another run is active"  # how the error begins where another process holds the lock
@@ -88,7 +90,6 @@ CREATE TABLE IF NOT EXISTS credits (
     PRIMARY KEY (candidate, proposer)
 ) STRICT;
 """
-_NO_PROXIES = "{}"  # the column of versions in which counters took part in the reward
 _EARLIER = ".earlier"  # after its name, the journal that stood there, until the new one holds something
 _FILES = ("", "-wal", "-shm")
 CANDIDATE_COLUMNS = (
@@ -241,9 +242,17 @@ class Journal:
                 f"the journal cannot be written: {error}", str(self.path), "free some space, then resume with --resume"
             ) from None
 
-    def book_profile(self, candidate: int, metrics: str, counters: Sequence[Mapping[str, tuple[float, str]]]) -> None:
+    def book_profile(
+        self, candidate: int, metrics: str, counters: Sequence[Mapping[str, tuple[float, str]]], proxies: Proxies
+    ) -> None:
         """Write what a profiler counted of a candidate with a set of metrics. Raises MachineError when the disk is full."""
-        row = (candidate, metrics, json.dumps(list(counters), sort_keys=True), _NO_PROXIES, time.time())
+        row = (
+            candidate,
+            metrics,
+            json.dumps(list(counters), sort_keys=True),
+            json.dumps(dataclasses.asdict(proxies)),
+            time.time(),
+        )
         self._write("INSERT OR REPLACE INTO profiles", row)
 
     def book_question(self, asked: Asked) -> None:
@@ -279,6 +288,21 @@ class Journal:
             "WHERE after IN (SELECT id FROM candidates) ORDER BY rowid"
         )
         return [Credit(row[0], row[1], row[2], bool(row[3])) for row in _whole(rows)]
+
+    def proxies(self) -> dict[int, Proxies]:
+        """What counters said of candidates, the original first, the fullest set of each. What cannot be read counts as not there."""
+        found: dict[int, Proxies] = {}
+        try:
+            rows = self._db.execute(
+                "SELECT candidate, metrics, counters, proxies, booked_at, checksum FROM profiles "
+                "WHERE candidate IN (SELECT id FROM candidates) ORDER BY candidate, metrics"
+            )
+            for *row, mark in rows:  # "cheap" comes before "full"
+                if checksum(tuple(row)) == mark:
+                    found[row[0]] = Proxies(**json.loads(row[3]))
+        except (sqlite3.DatabaseError, ValueError, TypeError):
+            return {}
+        return found
 
     def entries(self) -> Iterator[Entry]:
         """All booked candidates in order. A row that is missing, or whose checksum does not fit, ends the run with MachineError."""

@@ -43,7 +43,7 @@ class Scribe:
 
     def book_profile(self, seen: Observation) -> None:
         """Have written what was counted of a candidate."""
-        self._write(None, partial(self._journal.book_profile, seen.node, seen.metrics, seen.counters))
+        self._write(None, partial(self._journal.book_profile, seen.node, seen.metrics, seen.counters, seen.proxies))
 
     def book_question(self, asked: Asked) -> None:
         """Have written that a question was asked, or answered."""

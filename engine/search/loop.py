@@ -129,6 +129,8 @@ class Search:
         )
         for row in questions:
             self._asking.go_on(row)
+        for id, proxies in self.journal.proxies().items():
+            self.tree.observe(self.tree.nodes[id], proxies)
         if self.incumbent is not None and self.incumbent.evaluation is not None:
             with contextlib.suppress(NotBuilt):  # then candidates are held against the original until one is better
                 best = self.built[self.incumbent.id] = self.evaluator.build(
@@ -354,8 +356,9 @@ class Search:
         return digest in self.tree.digests or self._open[digest] > 0
 
     def observe(self) -> None:
-        """Book what was counted beside the search."""
+        """Book what was counted beside the search, and let it count."""
         for seen in self._watch.arrivals() if self._watch is not None else ():
+            self.tree.observe(self.tree.nodes[seen.node], seen.proxies)
             self._scribe.book_profile(seen)
 
     def _build(self, program: Program, by_rules: bool, building: Future[Built]) -> None:

@@ -12,6 +12,7 @@ from engine.evaluate.devices import Devices
 from engine.model import Evaluation, Program
 from engine.rewrite.proposal import Proposal
 from engine.search.question import Answer, Asked, Question
+from engine.search.reward import Proxies
 from engine.search.tree import Node
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Observation:
     node: int
     metrics: str  # the set they were asked for in
     counters: Sequence[Mapping[str, tuple[float, str]]]
+    proxies: Proxies
 
 
 class Inner(Protocol):

@@ -1,4 +1,4 @@
-"""What the model of the target says of programs where no profiler can: counters, diagnoses, the trajectory's evidence."""
+"""What the model of the target says of programs where no profiler can: counters for the reward, diagnoses, the trajectory's evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case
 from engine.profile.line_weights import LineWeight, predicted_lines
 from engine.search.participants import Observation
-from engine.search.profiling import Evidence, Known
+from engine.search.profiling import Evidence, Known, occupancy
+from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.kernel_spec import KernelSpec
 
@@ -32,7 +33,7 @@ class Footprints(Protocol):
 
 
 class PredictedWatch:
-    """Counters without a profiler: what the model of the target counts, known as soon as a candidate is booked.
+    """Counters for the reward without a profiler: what the model of the target counts, known as soon as a candidate is booked.
 
     And a diagnosis from predicted times, occupancy and resource use, which says that nothing of it was measured.
     """
@@ -52,7 +53,8 @@ class PredictedWatch:
             counters = {
                 "bytes asked of L2": (found.moved_bytes, "byte"), "warp instructions": (found.instructions, "inst")
             }  # fmt: skip
-            self._arrived.append(Observation(node.id, "predicted", [counters]))
+            proxies = Proxies(found.moved_bytes, found.instructions, occupancy(built, self._spec, self._case))
+            self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
 
     def want(self, digest: str) -> None:
         """See `Insight.want`; predictions are there from the start."""

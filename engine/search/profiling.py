@@ -1,4 +1,5 @@
-"""What the profiler says of programs while a search runs: counters, diagnoses that reweigh proposals, and the trajectory's evidence."""
+"""What the profiler says of programs while a search runs: counters for the reward, diagnoses that reweigh proposals, and the
+trajectory's evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from engine.errors import OptimlError
 from engine.model import Binary, Evaluation, Program, Target
 from engine.process.fair_lock import WAITED
 from engine.profile.changes import moved
-from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileFailure
+from engine.profile.counters import CHEAP, FULL, LINES, STALLS, Profile, ProfileFailure, stall_metric
 from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.line_weights import LineWeight, counted_lines
@@ -28,6 +29,7 @@ from engine.profile.source_lines import SourceLines, source_lines
 from engine.rewrite.proposal import Proposal
 from engine.search.participants import Observation
 from engine.search.progress import SELECT
+from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.kernel_spec import KernelSpec
 
@@ -69,7 +71,7 @@ class Insight(Protocol):
         ...
 
     def passed(self, node: Node, built: Built) -> None:
-        """A candidate passed its checks: have its cheap counters taken beside the search, for the journal."""
+        """A candidate passed its checks: have its cheap counters taken beside the search, for the reward."""
         ...
 
     def arrivals(self) -> Sequence[Observation]:
@@ -332,11 +334,15 @@ class ProfilerInsight:
         future.set_result(answer)
 
     def _observe(self, built: Built, profile: Profile) -> None:
+        """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
+        proxies = Proxies(
+            profile.dram_bytes, profile.instructions, occupancy(built, self._spec, self._case), _stalled(profile)
+        )
         with self._lock:
             node = self._nodes.get(built.program.digest)
             if node is not None:
                 self._seen.add(node)
-                self._arrived.append(Observation(node, profile.metrics, _counters(profile)))
+                self._arrived.append(Observation(node, profile.metrics, _counters(profile), proxies))
 
     def arrivals(self) -> Sequence[Observation]:
         with self._lock:
@@ -469,6 +475,24 @@ def _then(future: Future[Answer], book: Callable[[Future[Answer]], None]) -> Fut
 
 def _worth(evaluation: Evaluation) -> float:
     return evaluation.measurement.ratio if evaluation.measurement is not None else 0.0
+
+
+def occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
+    """The share of the possible warps that a program's resources allow, of the step with the fewest."""
+    known = [e.occupancy.fraction for e in evidence_for(built, spec, case) if e.occupancy is not None]
+    return min(known, default=None)
+
+
+def _stalled(profile: Profile) -> float | None:
+    """The share of their cycles that warps spend on the reason they wait for most, the steps weighted by their times."""
+    total = weights = 0.0
+    for step in profile.steps:
+        worst = [v for v in (step.get(stall_metric(reason)) for reason in STALLS) if v is not None]
+        if not worst or step.duration_us is None:
+            return None
+        total += max(worst) / 100 * step.duration_us
+        weights += step.duration_us
+    return total / weights if weights else None
 
 
 def _counters(profile: Profile) -> list[dict[str, tuple[float, str]]]:

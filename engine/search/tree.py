@@ -17,7 +17,7 @@ from engine.search.mixture import Mixture
 from engine.search.policies import Strategy, policy
 from engine.search.puct import Line, rule_of
 from engine.search.question import FAILED, Answer, Question
-from engine.search.reward import Reward, failed
+from engine.search.reward import Proxies, Reward, failed
 
 TUNER = "tuner"  # the proposer whose proposals stand for a template: tried once, whatever point became of it
 
@@ -52,6 +52,7 @@ class Node:
     total: float = 0.0
     best: float = -math.inf
     gained: float = 0.0  # its own reward
+    proxies: Proxies | None = None  # what counters say of it
 
     @property
     def depth(self) -> int:
@@ -306,6 +307,33 @@ class Tree:
             who.add(proposer)
             self.mixture.credit(proposer, gain, tried=tried)
             self.credited(twin, proposer, tried)
+
+    def observe(self, node: Node, proxies: Proxies) -> None:
+        """Counters of a node that came after it was booked: its reward changes, and the difference goes up its path.
+
+        Counters of the original are what all others are held against, so they change the rewards of every node that has any.
+        """
+        node.proxies = proxies
+        if node is self.root:
+            self.reward.original = proxies
+            for other in self.nodes.values():
+                self._revalue(other)
+        else:
+            self._revalue(node)
+
+    def _revalue(self, node: Node) -> None:
+        if node is self.root or node.evaluation is None or node.proxies is None:
+            return
+        gained = self.reward(node.evaluation, node.proxies, opinion=self.opinion(node))
+        difference = gained - node.gained
+        if not difference:
+            return
+        node.gained = gained
+        self.policy.changed(node)
+        for step in reversed(node.path()):
+            step.line = step.near = None
+            step.total += difference
+            step.best = max([step.gained, *(child.best for child in step.children)])
 
     def settle(self, parent: Node) -> None:
         """An awaited visit below `parent` has ended (booked or dropped)."""

@@ -16,6 +16,8 @@ import pytest
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.model import Evaluation, Program
 from engine.run.optimization import optimize
+from engine.search.journal import Journal
+from engine.search.reward import Proxies
 from tests.support.shards import first_few
 
 from .kills import child, rows
@@ -122,6 +124,21 @@ def test_a_run_killed_before_it_booked_anything_can_be_resumed(tmp_path: Path) -
     with scripted(ScriptedEvaluator()) as machine:
         result, _ = optimize(options(path, tmp_path / "out", resume=True), machine)
     assert result.stopped == "nothing is left to try"
+
+
+def test_counters_that_were_scribbled_over_are_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path, ORIGINAL, {}, resume=False)
+    journal.book(_entry(0))
+    journal.book_profile(0, "cheap", [{"dram__bytes.sum": (1e9, "byte")}], Proxies(1e9, 1e6))
+    journal.close()
+    for altered, left in (("", {0: Proxies(1e9, 1e6)}), ("9", {})):
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("UPDATE profiles SET proxies = replace(proxies, '000.0', '00' || ? || '.0')", (altered or "0",))
+            db.commit()
+        journal = Journal(path, ORIGINAL, {}, resume=True)
+        assert journal.proxies() == left
+        journal.close()
 
 
 def _entry(id: int) -> object:

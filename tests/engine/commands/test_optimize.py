@@ -88,6 +88,7 @@ def test_a_run_leaves_result_journal_and_a_patch_that_applies(finished):
     assert result["file"] == "src/row_sum.cu"
     assert result["counts"]["candidates"] == 8
     assert len(rows(out)) == 9
+    assert result["proxies"] is True
     assert set(result["constants"]) == {"reward", "search"}
     assert all(constant["reason"] for table in result["constants"].values() for constant in table.values())
     with closing(sqlite3.connect(f"file:{out / 'journal.sqlite'}?mode=ro", uri=True)) as db:

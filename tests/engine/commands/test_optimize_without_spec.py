@@ -227,7 +227,7 @@ def test_the_same_request_is_answered_by_the_run_that_is_there(
     said = [line for line in again.err.splitlines() if "nothing changed since the run" in line]
     assert len(said) == 1
     assert not searched
-    for changed in (("--search", "mcts"), ("--fresh",)):
+    for changed in (("--search", "mcts"), ("--no-proxies",), ("--fresh",)):
         assert optimize("k.cu", *changed) == 2
     (root / ".optiml" / "k-scale.1").rename(root / ".optiml" / "k-scale")
     assert optimize("k.cu", budget=3) == 2

@@ -287,7 +287,7 @@ def test_results_of_a_kind_have_a_folder_of_their_own(tmp_path: Path, monkeypatc
     monkeypatch.setattr(one_kernel, "settle", settle)
     root = repository(tmp_path / "r", 1)
     arguments = SimpleNamespace(
-        format="json", out=None, write_spec=False, seed=0, resume=False, search="mcts", profile="none",
+        format="json", out=None, write_spec=False, seed=0, resume=False, search="mcts", profile="none", no_proxies=False,
         memory=False, fresh=False,
     )  # fmt: skip
     machine: Any = SimpleNamespace(box=None)

@@ -93,6 +93,14 @@ def test_the_choice_is_by_weighted_chance_and_repeats_with_its_seed(memory):
     assert sum(n > 0 for n in shares.values()) > 4  # and is not all that is told
 
 
+def test_priors_follow_what_the_rules_brought(memory):
+    memory.add(replace(GOOD, ratio=4.0))
+    memory.add(BAD)
+    priors = memory.priors(KernelTraits("repo-a", "sm_90", GOOD.signature, ROW))
+    assert priors == {"warp_row": pytest.approx(2.0), "unroll": pytest.approx(-0.5)}
+    assert memory.priors(KernelTraits("repo-b", "sm_90", GOOD.signature, ROW)) == {}
+
+
 def test_it_outlives_the_process_that_wrote_it(tmp_path):
     first = Memory(tmp_path / "memory.sqlite")
     first.add(GOOD)

@@ -53,7 +53,7 @@ def run(
     sources = DiagnosisSources(None, evaluator.build)
     part = Part(WantedPart(settings, memory), spec, Target(), folder / name, sources)
     monkey.undo()
-    tree = Tree(program, Factors(factors), 0)
+    tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
     part.join(tree)
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
@@ -431,6 +431,31 @@ def test_every_edit_is_kept_with_its_exchange_its_cost_and_its_ending(tmp_path, 
     shares = search.tree.mixture.shares
     assert shares["llm"].usd == pytest.approx(told["spent"]["usd"])
     assert shares["llm"].best >= 1
+
+
+def test_lessons_change_the_rules_priors_without_a_model(tmp_path):
+    memory = MemorySettings(tmp_path / "memory.sqlite", "here")
+    good = [{"line": "// speed 3.0 #1"}]
+    factors = ("1.01", "3.0")
+
+    class Rules(Factors):
+        def __call__(self, of):
+            return [dataclasses.replace(p, rule=p.parameters["line"].split()[2]) for p in super().__call__(of)]
+
+    def first(name, memory):
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr("tests.engine.llm.test_session.Factors", lambda f: Rules(f, {"1.01": 0.6, "3.0": 0.5}))
+        search, part = run(tmp_path, None, name, memory=memory, factors=factors)
+        monkey.undo()
+        return search.tree.nodes[1].proposal.parameters, part
+
+    untaught, _ = first("a", memory)
+    assert untaught["line"].startswith("// speed 1.01")
+    taught, part = first("b", memory)
+    assert [taught] == good
+    assert part.memory["reweighed"] >= 1
+    elsewhere, _ = first("c", dataclasses.replace(memory, repository="elsewhere"))
+    assert elsewhere == untaught
 
 
 def test_answers_that_nobody_asked_for_are_named(tmp_path):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from engine.compile.built import Built, NotBuilt
 from engine.cuda.kernel import Edit, Span
@@ -28,12 +25,6 @@ def speed(text: str) -> float:
     for factor in re.findall(r"(?:// speed |\bspeed\()([\d.]+)", text):
         value *= float(factor)
     return value
-
-
-def counted_in(journal: Path) -> set[int]:
-    """The candidates that a journal has counters of."""
-    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
-        return {row[0] for row in db.execute("SELECT candidate FROM profiles")}
 
 
 def edit(of: Program, line: str, prior: float = 0.5, rule: str = "fake") -> Proposal:

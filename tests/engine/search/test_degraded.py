@@ -26,7 +26,7 @@ from engine.search.tree import Tree
 from tests.engine.profile.fake_ncu import install, spec
 from tests.engine.profile.test_diagnosis import TARGET
 
-from .fakes import Factors, FakeEvaluator, counted_in, program
+from .fakes import Factors, FakeEvaluator, program
 
 
 class Evaluator(FakeEvaluator):
@@ -96,7 +96,7 @@ def test_without_counters_the_search_goes_on_and_says_why(tmp_path, mode, says):
     assert any(says in note for note in notes), notes
     assert len(evidence) == 2
     assert all("based on times, occupancy and resource usage" in " ".join(e.diagnosis) for e in evidence)
-    assert counted_in(search.journal.path) == set()
+    assert search.journal.proxies() == {}
     assert all(n.gained == search.tree.reward(n.evaluation) for n in search.tree.walk() if n.id)
 
 
@@ -105,7 +105,7 @@ def test_without_counters_the_search_goes_on_and_says_why(tmp_path, mode, says):
 )
 def test_with_some_counters_they_count_and_the_others_are_named(tmp_path, mode, unknown):
     search, evidence, notes = searched(tmp_path, mode, unknown)
-    assert 0 in counted_in(search.journal.path)
+    assert 0 in search.journal.proxies()
     missing = "dram__bytes.sum" if mode != "unknown version" else ""
     assert all((missing in " ".join(e.diagnosis)) for e in evidence)
     assert not any("no counters" in note for note in notes)
@@ -116,7 +116,7 @@ def test_a_search_that_waits_has_counted_all_it_tried_and_in_full_what_it_built_
     tried = {
         n.id for n in search.tree.walk() if n.evaluation.outcome is not Outcome.DUPLICATE
     }  # of the same machine code
-    assert counted_in(search.journal.path) == tried == {0, 1, 2, 3}
+    assert {n.id for n in search.tree.walk() if n.proxies is not None} == tried == {0, 1, 2, 3}
     assert all(n.weighed for n in search.tree.walk() if n.children)
     assert notes == ()
 

@@ -16,7 +16,7 @@ from engine.rewrite.proposal import Proposal
 from engine.search.journal import Credit, Entry, Journal
 from engine.search.journal_copy import JournalCopy, Place, rows_after, snapshot
 from engine.search.question import ANSWERED, OPEN, Asked, question
-from tests.engine.search.fakes import counted_in
+from engine.search.reward import Proxies
 
 PROGRAM = Program({"k.cu": b"text"}, "k.cu")
 
@@ -48,14 +48,14 @@ def test_a_copy_follows_row_by_row_and_a_run_goes_on_with_it(tmp_path: Path) -> 
     before = copy.place
     assert copy.add(*sent(there, before)) == 1
     grows.book(entry(4))
-    grows.book_profile(4, "cheap", [{"a": (1.0, "b")}])
+    grows.book_profile(4, "cheap", [{"a": (1.0, "b")}], Proxies())
     assert copy.add(*sent(there, before, whole=True)) == 1  # row 3 came already
     grows.close()
     copy.close()
     goes_on = Journal(here, PROGRAM, {"kernel": "k"}, resume=True, identity="one")
     assert [e.id for e in goes_on.entries()] == [0, 1, 2, 3, 4]
     assert list(goes_on.entries())[3] == entry(3)
-    assert counted_in(here) == {4}
+    assert list(goes_on.proxies()) == [4]
     goes_on.close()
     (tmp_path / "elsewhere.sqlite").write_bytes(snapshot(here))
     goes_on = Journal(tmp_path / "elsewhere.sqlite", PROGRAM, {"kernel": "k"}, resume=True, identity="one")

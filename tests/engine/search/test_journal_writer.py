@@ -52,11 +52,11 @@ def test_closing_waits_until_all_is_written():
     scribe = Scribe(journal)
     scribe.open()
     scribe.book(booked(0))
-    scribe.book_profile(Observation(0, "cheap", ()))
+    scribe.book_profile(Observation(0, "cheap", (), None))
     threading.Timer(0.05, journal.may.set).start()
     scribe.close()
     assert journal.rows == [0, ("profile", 0)]
-    scribe.book_profile(Observation(0, "full", ()))  # what is counted after the search
+    scribe.book_profile(Observation(0, "full", (), None))  # what is counted after the search
     assert journal.rows[-1] == ("profile", 0)
     assert len(journal.rows) == 3
 
@@ -75,7 +75,7 @@ def test_after_a_row_that_could_not_be_written_none_is():
     with pytest.raises(MachineError, match="full"):
         scribe.close()
     with pytest.raises(MachineError, match="full"):
-        scribe.book_profile(Observation(0, "full", ()))
+        scribe.book_profile(Observation(0, "full", (), None))
     assert journal.rows == [0]
 
 

@@ -17,9 +17,10 @@ from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Observation, Participants
 from engine.search.progress import Budget
+from engine.search.reward import Proxies
 from engine.search.tree import Tree
 
-from .fakes import Factors, FakeEvaluator, counted_in, edit, program, speed
+from .fakes import Factors, FakeEvaluator, edit, program, speed
 
 
 def start(tmp_path, proposer, *, seed=0, strategy="mcts", resume=False, in_flight=4, evaluator=None, original=None):
@@ -254,14 +255,14 @@ class Counting:
         self.passed_nodes.append(node.id)
         moved = 1e9 / speed(built.text)
         counters = [{"dram__bytes.sum": (moved, "byte")}]
-        self.waiting.append(Observation(node.id, "cheap", counters))
+        self.waiting.append(Observation(node.id, "cheap", counters, Proxies(moved, 1e6)))
 
     def arrivals(self):
         came, self.ready, self.waiting = self.ready, self.waiting, []
         return came
 
 
-def test_counters_are_booked_and_leave_the_reward_alone(tmp_path):
+def test_counters_are_booked_and_change_the_reward(tmp_path):
     def watched(folder, watch, resume=False):
         original, evaluator = program(), FakeEvaluator()
         tree = Tree(original, Factors(("1.5", "0.7", "wrong")), 0)
@@ -275,9 +276,12 @@ def test_counters_are_booked_and_leave_the_reward_alone(tmp_path):
     search.run(Budget(candidates=20))
     search.observe()
     search.observe()
+    seen = search.journal.proxies()
     passed = [n for n in search.tree.walk() if n.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SLOWER)]
-    assert counted_in(search.journal.path) == {0, *(n.id for n in passed)} == set(watch.passed_nodes)
-    assert all(n.gained == search.tree.reward(n.evaluation) for n in passed)
+    assert set(seen) == {0, *(n.id for n in passed)} == set(watch.passed_nodes)
+    assert all(n.proxies == seen[n.id] and n.gained != 0 for n in passed)
+    fast = next(n for n in passed if n.evaluation.outcome is Outcome.ACCEPTED)
+    assert fast.gained > search.tree.reward(fast.evaluation)  # fewer bytes than the original
     gained = {n.id: n.gained for n in search.tree.walk()}
     search.journal.close()
 
@@ -285,7 +289,7 @@ def test_counters_are_booked_and_leave_the_reward_alone(tmp_path):
     assert {n.id: n.gained for n in again.tree.walk()} == gained
     again.journal.close()
     fresh = watched(tmp_path, None)
-    assert counted_in(fresh.journal.path) == set()
+    assert fresh.journal.proxies() == {}
 
 
 _PRIORS = {"1.5": 0.9, "0.7": 0.2, "1.3": 0.35, "wrong": 0.6, "1.02": 0.75}

@@ -113,6 +113,7 @@ def test_what_passed_is_counted_and_the_best_first():
     service.answer(CHEAP, profile("cheap", DRAM_BYTES=64e6, INSTRUCTIONS=2e6))
     (seen,) = made.arrivals()
     assert (seen.node, seen.metrics) == (4, "cheap")
+    assert (seen.proxies.bytes_moved, seen.proxies.instructions) == (64e6, 2e6)
     assert set(seen.counters[0]) == set(CHEAP.metrics)
     assert made.arrivals() == []
     assert made.stages() == {HELD: 1.25, WAITED: 0.5}
@@ -130,7 +131,8 @@ def test_the_full_set_is_for_what_is_about_to_be_built_upon():
     assert service.names() == [("cheap", "BACKGROUND"), ("full", "EXPANSION")]  # asked once
     service.answer(FULL, profile("full", long_scoreboard=70))
     assert [p.rule for p in made.weigh(a.program.digest, proposals)] == ["block_size"]
-    assert [seen.metrics for seen in made.arrivals()] == ["full"]
+    (seen,) = made.arrivals()
+    assert seen.proxies.stalled == pytest.approx(0.7)
     assert made.known(a.program.digest)[0].codes
 
 

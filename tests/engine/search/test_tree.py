@@ -12,7 +12,7 @@ from engine.model import Evaluation, Failure, Measurement, Outcome
 from engine.rewrite.proposal import Proposal
 from engine.search.policies import Greedy
 from engine.search.puct import WIDENING, WIDTH, Line, Puct, value
-from engine.search.reward import failed
+from engine.search.reward import Proxies, Reward, failed
 from engine.search.tree import NotYet, Tree
 
 from .fakes import Factors, edit, program
@@ -107,6 +107,45 @@ def test_a_seed_repeats_every_decision(strategy):
 
     assert tried(3) == tried(3)
     assert tried(3) != tried(4)
+
+
+def test_counters_that_come_late_change_the_path_by_the_difference():
+    tree = Tree(program(), Factors(()), 0)
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(1.0))
+    b = tree.add(2, a, edit(program("a"), "b"), program("ab"), evaluated(2.0))
+    c = tree.add(3, a, edit(program("a"), "c"), program("ac"), evaluated(2.0))
+    before = a.total
+    tree.observe(b, Proxies(5e8, 1e6))
+    assert a.total == before  # nothing to hold it against yet
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    gain = tree.reward.constants.proxy_cap * tree.reward.constants.bytes_weight
+    assert b.gained == pytest.approx(1.0 + gain)
+    assert (a.best, tree.root.best) == (b.gained, b.gained)
+    assert a.total == pytest.approx(before + gain)
+    assert tree.root.total == pytest.approx(a.total)
+    tree.observe(c, Proxies(4e9, 1e6))
+    assert c.gained < 1.0 < b.gained
+    tree.observe(b, Proxies(1e9, 1e6))  # a second look takes it back
+    assert b.gained == pytest.approx(1.0)
+    assert tree.root.best == pytest.approx(1.0)
+
+
+def test_a_late_loss_takes_the_best_down_with_it():
+    tree = Tree(program(), Factors(()), 0)
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
+    tree.add(2, a, edit(program("a"), "b"), program("ab"), evaluated(1.9))
+    tree.observe(a, Proxies(8e9, 1e8))
+    assert a.best == tree.root.best == a.gained < 1.0
+
+
+def test_without_proxies_counters_change_nothing():
+    tree = Tree(program(), Factors(()), 0)
+    tree.reward = Reward(proxies=False)
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
+    tree.observe(a, Proxies(1e6, 1e3))
+    assert a.gained == 1.0
 
 
 def test_what_the_best_rewrite_closes_off_is_tried_before_it_and_the_rewrite_made_again():
@@ -212,10 +251,11 @@ def test_what_is_kept_of_the_tree_changes_no_decision(kind, strategy, monkeypatc
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_kept_of_the_tree_follows_proposals_that_come_late(seed):
+def test_what_is_kept_of_the_tree_follows_proposals_and_counters_that_come_late(seed):
     chance = random.Random(seed)
     tree = Tree(program(), Factors(("1.5", "0.7", "2.0", "0.9")), seed)
     tree.root.evaluation = evaluated(1.0)
+    tree.observe(tree.root, Proxies(1e9, 1e6))
     waiting = []
     for number in range(1, 200):
         chosen = tree.select()
@@ -234,8 +274,11 @@ def test_what_is_kept_of_the_tree_follows_proposals_that_come_late(seed):
                 Evaluation(ending, Measurement((), ratio, ratio * 0.5, ratio * 2)),
             )
         other = chance.choice(list(tree.walk()))
-        if not chance.randrange(8):
-            tree.offer(other, [edit(other.program, f"late {number}")])
+        match chance.randrange(8):
+            case 0:
+                tree.offer(other, [edit(other.program, f"late {number}")])
+            case 1 if other is not tree.root:
+                tree.observe(other, Proxies(chance.uniform(1e7, 1e11), 1e6))
         for node in tree.walk():
             assert node.open == is_open(node)
             assert node.line is None or node.line.way == way(node)
