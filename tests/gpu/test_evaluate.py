@@ -53,9 +53,9 @@ class Bench:
     def __init__(self, machine: Machine, folder: Path, text: str) -> None:
         path = folder / "k.cu"
         path.write_text(text)
-        spec, spec_path = find_spec(folder, path)
+        self.spec, spec_path = find_spec(folder, path)
         self.program = load_program(path, spec_file=spec_path)
-        self.evaluator = machine.evaluator(spec, folder, spec_path)
+        self.evaluator = machine.evaluator(self.spec, folder, spec_path)
         self.original, self.evaluation = self.evaluator.open(self.program)
 
     def build(self, old: str, new: str) -> Built:
