@@ -127,6 +127,8 @@ HEADS = [  # each with the text of its launch bounds
     ('extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128) name', "128"),
     ("template <int B> static __global__ void __cluster_dims__(2) __launch_bounds__(B, MIN(3)) name", "B, MIN(3)"),
     ("__global__ auto __launch_bounds__(64) __maxnreg__(32) name", "64"),
+    ("template <int B> __global__ BOUNDS(B, MIN(3)) void name", ""),
+    ("__global__ void BOUNDS(64) __launch_bounds__(32) name", "32"),
 ]
 
 

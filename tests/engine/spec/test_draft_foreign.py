@@ -1024,3 +1024,20 @@ void run(const int* ids, const float* x, float* y, int n) { k<<<(n + 255) / 256,
     )
     (gap,) = made.missing
     assert gap.startswith("suitable inputs: with random ones most of 'y' is no number in the checks")
+
+
+def test_a_kernel_without_a_size_may_reach_far() -> None:
+    made = draft(
+        program(
+            """
+#define WIDTH 4096
+__global__ void k(const float* x, float* y) {
+    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += blockDim.x) y[i] = 2.0f * x[i];
+}
+void run(const float* x, float* y) { k<<<1, 256>>>(x, y); }
+"""
+        ),
+        "k",
+    )
+    assert not made.missing
+    assert made.spec.argument("y").size == "16777216"
