@@ -22,7 +22,12 @@ from engine.spec.usage import Usage
 ASSUMED = "assumed: the value"
 _CAST = "assumed: the type that the kernel casts it to"
 _SIZED = re.compile(r"(?:PtrStep|GlobPtr)Sz")
-_STRIDE = re.compile(r"stride|pitch|step", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# Words for what counts something, in the name of a field.
+_SIZES = frozenset(
+    {"n", "num", "count", "size", "len", "length", "width", "height", "depth", "rows", "cols", "columns", "total", "dim",
+     "nrows", "ncols", "batch", "elements", "numel"}
+)  # fmt: skip
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
     "in": "assumed: only read, though the pointer is not const",
@@ -73,11 +78,19 @@ def _is_builtin(kind: str) -> bool:
 
 
 def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
-    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no whole numbers but strides beside them."""
+    """Whether the fields of a struct are arguments: it holds pointers, or whole numbers of which the text shows what they are.
+
+    Of a struct that is handed on the names of its sizes show it.
+    """
     whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
-    sizes = [f for f in whole if usage.is_size(f"{parameter.name}.{f.name}")]
-    others = [f for f in whole if f not in sizes and not _STRIDE.search(f.name)]
-    return bool(layout.pointers) or (bool(sizes) and not others)
+    sizes = [f for f in whole if _counts(f"{parameter.name}.{f.name}", usage)]
+    return bool(layout.pointers) or (bool(whole) and (bool(sizes) or not usage.hands_on(parameter.name)))
+
+
+def _counts(full: str, usage: Usage) -> bool:
+    """Whether a field is a size: the kernel uses it as one, or hands its struct on and it has the name of one."""
+    words = {word.lower() for word in _WORD.findall(full.rpartition(".")[2])}
+    return usage.is_size(full) or (bool(words & _SIZES) and usage.hands_on(full.partition(".")[0]))
 
 
 def _of_pointer(types: ParameterTypes, parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:
@@ -135,7 +148,8 @@ def _of_struct(
             parts.append(replace(part, size=view.sizes.get(field.name, "")))
             continue
         if field.dtype is not None:
-            parts.append(_of_field(full, field, field.dtype, usage))
+            if layout.pointers or usage.hands_on(name) or usage.takes(full):  # what nothing reads is zero
+                parts.append(_of_field(full, field, field.dtype, usage))
             continue
         usage.follow(full)
         dtype = target_type(types.program, field)
@@ -168,7 +182,7 @@ def _view(types: ParameterTypes, parameter: Parameter, layout: Layout) -> View:
 def _of_field(full: str, field: Field, dtype: DType, usage: Usage) -> Part:
     """A number among a struct's fields."""
     own = re.sub(r"\W", "_", field.name) if field.name[-1:].isdigit() else field.name.rpartition(".")[2]
-    if _is_size(full, dtype, usage):
+    if dtype.kind == "int" and dtype.lanes == 1 and _counts(full, usage) and not usage.is_shift(full):
         return Part(Argument(full, dtype.name, "scalar", value=own, offset=field.offset), [], own)
     value = "0" if dtype.kind == "bool" else _assumed(own, dtype)
     return Part(Argument(full, dtype.name, "scalar", value=value, offset=field.offset), [ASSUMED])

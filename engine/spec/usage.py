@@ -342,9 +342,24 @@ class Usage:
 
     def follow(self, field: str) -> None:
         """Takes in a pointer that stands in a struct: nothing is known of its uses but whether an atomic gets it."""
-        written = r"\s*(?:\.|->)\s*".join(map(re.escape, field.split(".")))
-        atomic = re.search(rf"{_ATOMIC.pattern}\w*\s*\(\s*&?\s*{written}\b", text(self.body)) is not None
+        atomic = re.search(rf"{_ATOMIC.pattern}\w*\s*\(\s*&?\s*{self._written(field)}\b", text(self.body)) is not None
         self.uses[field] = Use(escapes=True, atomic=atomic)
+
+    def takes(self, field: str) -> bool:
+        """Whether the kernel names a field of a parameter, or one that it is a part of."""
+        parts = field.split(".")
+        return any(
+            re.search(rf"(?<![\w.]){self._written('.'.join(parts[:end]))}(?![\w.(])", text(self.body))
+            for end in range(2, len(parts) + 1)
+        )
+
+    def hands_on(self, name: str) -> bool:
+        """Whether the kernel uses a parameter of a class as a whole."""
+        return re.search(rf"(?<![\w.]){re.escape(name)}\b(?!\s*(?:\.|->))", text(self.body)) is not None
+
+    @staticmethod
+    def _written(field: str) -> str:
+        return r"\s*(?:\.|->)\s*".join(map(re.escape, field.split(".")))
 
     def is_shift(self, name: str) -> bool:
         """Whether a whole number only moves positions: it is subtracted from some and bounds or scales nothing."""

@@ -13,7 +13,7 @@ from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.errors import SourceError
-from engine.model import LaunchConfig
+from engine.model import LaunchConfig, Program
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, OriginalRuns, draft
@@ -1041,3 +1041,15 @@ void run(const float* x, float* y) { k<<<1, 256>>>(x, y); }
     )
     assert not made.missing
     assert made.spec.argument("y").size == "16777216"
+
+
+def test_types_of_a_part_are_those_of_the_source_that_includes_it() -> None:
+    files = {
+        "k.cu": b"#include <stdio.h>\n__global__ void k(real* y, Shape s) { if (threadIdx.x < s.n) y[threadIdx.x] = s.scale; }\n",
+        "main.cu": b'#include "types.h"\n#include "k.cu"\nvoid run(real* y, Shape s) { k<<<1, 256>>>(y, s); }\n',
+        "types.h": b"#define real double\ntypedef struct { int n; real scale; } Shape;\n",
+    }
+    made = draft(Program(files, "k.cu"), "k")
+    assert [gap for gap in made.missing if "type" in gap] == []
+    assert made.spec.argument("y").type == "double"
+    assert (made.spec.argument("s.n").value, made.spec.argument("s.scale").value) == ("n", "0.75")
