@@ -28,6 +28,11 @@ def has_launch(data: bytes) -> bool:
     return re.search(rb"<<\s*<", data) is not None
 
 
+def _may_launch(data: bytes) -> bool:
+    """Whether the text may launch a kernel with `<<<` or by a function of the runtime."""
+    return has_launch(data) or b"cudaLaunch" in data
+
+
 def readable(data: bytes) -> bytes:
     """The text with launches, attributes of kernels and alignments as the grammar knows them, every other byte where it was."""
     if b"align__" in data:
@@ -36,7 +41,7 @@ def readable(data: bytes) -> bytes:
         data = _plain_attributes(data)
     if b"__global__" in data:
         data = _plain_heads(data)
-    if not has_launch(data):
+    if not _may_launch(data):
         return data
     data = _BARE_MACRO.sub(lambda m: m[1] + b" " * (len(m[2]) - 1) + b";", data)
     return _plain_dispatches(_LAUNCH.sub(_plain_launch, data))
@@ -80,7 +85,7 @@ def _plain_dispatches(data: bytes) -> bytes:
         if b"#" in line or b"//" in line:
             continue
         code, end = _statements(out, match.end())
-        if code and has_launch(bytes(out[code:end])):
+        if code and _may_launch(bytes(out[code:end])):
             for at in range(match.start(), code):
                 if out[at] not in b"\r\n":
                     out[at] = ord(" ")

@@ -271,7 +271,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    rows = set_strides(parts, way.hosts, usage)
+    rows = set_strides(parts, way.hosts, usage, template_args)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
     reach = _reach(usage, parts, sizes, replace(way, rows=rows))

@@ -57,7 +57,7 @@ def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, mis
     found = types.of(parameter)
     if found.gap is not None:
         missing.append(found.gap)
-    elif not parameter.pointer and found.layout is not None and _by_fields(parameter, found.layout, usage):
+    elif not parameter.pointer and found.layout is not None and _by_fields(types, parameter, found.layout, usage):
         return _of_struct(types, parameter, found.layout, usage, missing)
     own_name = found.dtype is not None and not parameter.pointer and not _is_builtin(parameter.base)
     first = first_value(types.program, parameter.base) if own_name else None
@@ -77,14 +77,15 @@ def _is_builtin(kind: str) -> bool:
     return True
 
 
-def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
-    """Whether the fields of a struct are arguments: it holds pointers, or whole numbers of which the text shows what they are.
+def _by_fields(types: ParameterTypes, parameter: Parameter, layout: Layout, usage: Usage) -> bool:
+    """Whether the fields of a struct are arguments: it holds pointers, or whole numbers of which something shows what they are.
 
     Of a struct that is handed on the names of its sizes show it.
     """
     whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
     sizes = [f for f in whole if _counts(f"{parameter.name}.{f.name}", usage)]
-    return bool(layout.pointers) or (bool(whole) and (bool(sizes) or not usage.hands_on(parameter.name)))
+    known = bool(sizes) or not usage.hands_on(parameter.name) or bool(_view(types, parameter, layout).values)
+    return bool(layout.pointers) or (bool(whole) and known)
 
 
 def _counts(full: str, usage: Usage) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from engine.cuda.class_members import classes_with, members_used
 from engine.cuda.declarations import variables
+from engine.cuda.definitions import expression
 from engine.cuda.enumerations import enumerators
+from engine.cuda.host_scope import HostScope
 from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.parse import parse, walk
 from engine.cuda.records import parameter_name, records, split_arguments
-from engine.errors import SpecError
+from engine.errors import SourceError, SpecError
 from engine.model import Program
 from engine.spec.dtypes import parse_dtype
 from engine.spec.gaps import Gap
@@ -49,13 +51,17 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
     if not open_:
         return template_defaults(kernel)
-    told = _partly(program, kernel, names, own)
+    told, where = _partly(program, kernel, names, own)
     chosen = [
         told.get(_own(parameter))
         or _specialised(program, unit, kernel, parameter)
         or _assumed(program, unit, kernel, parameter)
         for parameter in open_
     ]
+    # What the launch computes from those that are assumed: `16 / sizeof(T)` elements at a time.
+    written = [told.get(f"={_own(p)}", "") for p in open_]
+    given = {name: value for name, value in zip(written, chosen, strict=True) if name.isidentifier()}
+    chosen = [_computed(program, where, told, _own(p), given) or v for p, v in zip(open_, chosen, strict=True)]
     for parameter, value in zip(open_, chosen, strict=True):
         if value == "?":
             such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
@@ -66,14 +72,36 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     return ", ".join(chosen)
 
 
-def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> dict[str, str]:
-    """The template arguments that are concrete at a launch of which not all are: of the one with the most of them."""
-    best: dict[str, str] = {}
+def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> tuple[dict[str, str], str]:
+    """The template arguments that are concrete at a launch of which not all are, and its file: of the one with the most of them.
+
+    Behind `=` and a parameter's name stands how the launch writes one that is not.
+    """
+    best, where = dict[str, str](), ""
     for instance in launched_instances(program, kernel.name, partly=True):
-        given = zip(kernel.template_parameters, split_arguments(instance.arguments), strict=False)
+        given = [*zip(kernel.template_parameters, split_arguments(instance.arguments), strict=False)]
         found = {_own(p): qualified(program, a) for p, a in given if _concrete(a, names, own)}
-        best = max(best, found, key=len)
-    return best
+        if len(found) > sum(not name.startswith("=") for name in best) or not where:
+            best = {**found, **{f"={_own(p)}": a for p, a in given if _own(p) not in found}}
+            where = instance.site.path
+    return best, where
+
+
+def _computed(program: Program, path: str, told: Mapping[str, str], own: str, given: Mapping[str, str]) -> str:
+    """The number that a launch computes for a template argument from other ones; "" where it is none."""
+    written = told.get(f"={own}", "")
+    node = (
+        expression(_NAME.sub(lambda m: given.get(m[0], m[0]), written))
+        if written and not written.isidentifier()
+        else None
+    )
+    if node is None:
+        return ""
+    try:
+        found = HostScope(program, parse(program.files[path], path), {}).number(node)
+    except SourceError:
+        return ""
+    return str(found) if isinstance(found, int) else ""
 
 
 def _specialised(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> str:

@@ -1053,3 +1053,82 @@ def test_types_of_a_part_are_those_of_the_source_that_includes_it() -> None:
     assert [gap for gap in made.missing if "type" in gap] == []
     assert made.spec.argument("y").type == "double"
     assert (made.spec.argument("s.n").value, made.spec.argument("s.scale").value) == ("n", "0.75")
+
+
+def test_what_kernels_take_of_opencv_s_device_headers(tmp_path: Path) -> None:
+    made = _tried(
+        """
+#include "opencv2/core/cuda/common.hpp"
+#include "opencv2/core/cuda/border_interpolate.hpp"
+using namespace cv::cuda;
+using namespace cv::cuda::device;
+template <class Border> __global__ void k(const PtrStepSz<uchar4> src, PtrStep<float4> dst, Border border, int* least) {
+    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
+    if (x >= src.cols || y >= src.rows) return;
+    BorderReader<PtrStepSz<uchar4>, Border> pixels(src, border);
+    dst(y, x) = 0.5f * (pixels(y - 1, x) + pixels(y, x + 1)) - src(y, x) * CV_PI_F;
+    if (WithOutMask()(y, x)) Emulation::smem::atomicMin(least, (int)src(y, x).x);
+}
+void run(const PtrStepSz<uchar4> src, PtrStep<float4> dst, int* least) {
+    BrdReflect101<uchar4> border(src.rows, src.cols);
+    k<BrdReflect101<uchar4>><<<dim3((src.cols + 255) / 256, src.rows), 256>>>(src, dst, border, least);
+}
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("dst.data").size == "cols*rows"
+
+
+def test_a_launch_of_extents_by_name_is_the_host_s() -> None:
+    made = draft(
+        program(
+            """
+__global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2.0f; }
+void run(float* y, int n) {
+    const int threads = 128, blocks = (n + threads - 1) / threads;
+    dim3 grid(blocks);
+    dim3 block(threads);
+    k<<<grid, block>>>(y, n);
+}
+"""
+        ),
+        "k",
+    )
+    assert not made.missing
+    assert "launch" not in made.text
+    assert [*made.spec.time[0].sizes] == ["n"]
+
+
+DISPATCHED = """
+#define DISPATCH_WIDTH(w, WIDTH, ...) if (w == 64) { constexpr int WIDTH = 64; __VA_ARGS__ } else { constexpr int WIDTH = 128; __VA_ARGS__ }
+template <int WIDTH, int LANES, int ACROSS, typename T> __global__ void k(const T* x, T* y, int n, int x_stride_n) {
+    int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row < n) for (int j = 0; j < LANES; ++j) {
+        int c = threadIdx.x * LANES + j;
+        y[row * WIDTH + c] = 2 * x[row * x_stride_n + c];
+    }
+}
+template <typename T> void run(T* x, T* y, int n, int width, int x_stride_n) {
+    DISPATCH_WIDTH(width, WIDTH, {
+        constexpr int lanes = std::max(16 / sizeof(T), WIDTH / 32);
+        constexpr int across = WIDTH / lanes;
+        int rows = 128 / across;
+        int blocks = (n + rows - 1) / rows;
+        auto kernel = k<WIDTH, lanes, across, T>;
+        dim3 grid(blocks);
+        dim3 block(across, rows);
+        void* args[] = {(void*)&x, (void*)&y, (void*)&n, (void*)&x_stride_n};
+        cudaLaunchKernel((void*)kernel, grid, block, args, 0, nullptr);
+    });
+}
+"""
+
+
+def test_a_launch_by_the_runtime_in_a_dispatch_macro_is_read(tmp_path: Path) -> None:
+    made = _tried(DISPATCHED, tmp_path)
+    assert made.missing == ()
+    assert made.spec.steps[0].template_args == "64, 4, 16, float"
+    assert made.spec.argument("x_stride_n").value == "64"  # a row is as long as the template says
+    assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("64*n", "64*n")
+    assert evaluate(program(DISPATCHED), made.spec, 0, {"n": 20}) == LaunchConfig((3, 1, 1), (16, 8, 1), 0)

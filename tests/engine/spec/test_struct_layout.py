@@ -102,7 +102,9 @@ def test_a_struct_that_is_handed_on_has_sizes_by_their_names() -> None:
     made = draft(_program(code.format(kind="Base", field="rows", value="each(p, i)")), "k")
     assert not made.missing
     assert 'args.p.rows = { value = "rows" }' in made.text
-    (gap,) = draft(_program("struct Odd { int a, b; };" + code.format(kind="Odd", field="a", value="each(p, i)")), "k").missing
+    (gap,) = draft(
+        _program("struct Odd { int a, b; };" + code.format(kind="Odd", field="a", value="each(p, i)")), "k"
+    ).missing
     assert gap == "the value of 'p' (a at 0, b at 4): write hex: and its bytes"
     assert gap.key == "args.p"
 
