@@ -10,6 +10,8 @@ from engine.cuda.items import past_call, tokens_of
 _LAUNCH = re.compile(rb"<<(\s*)<([^;]{0,600}?)>>(\s*)>(?=\s*\()")
 # A macro alone on its line before a launch (`TIMER_BEGIN`): the grammar takes it for the type of what follows.
 _BARE_MACRO = re.compile(rb"(?m)^([ \t]*)([A-Z_][A-Z0-9_]{2,})(?=[ \t]*\r?\n\s*[\w:]+\s*(?:<[^;{}<>]*>\s*)?<<<)")
+# A macro for the symbol's visibility before a declaration, `LIB_API struct S* f();`: the grammar takes it for the type.
+_EXPORTED = re.compile(rb"(?m)^([ \t]*(?:extern[ \t]+)?)([A-Z][A-Z0-9_]*_(?:API|EXPORTS?))(?=[ \t]+[A-Za-z_])")
 _MACRO_CALL = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}[ \t]*\(")
 _MOST_DISPATCHED = 20_000  # bytes of a call of a macro that statements are passed to
 # Attributes of a kernel that the grammar reads as a variable of that name.
@@ -35,6 +37,8 @@ def _may_launch(data: bytes) -> bool:
 
 def readable(data: bytes) -> bytes:
     """The text with launches, attributes of kernels and alignments as the grammar knows them, every other byte where it was."""
+    if b"_API" in data or b"_EXPORT" in data:
+        data = _EXPORTED.sub(lambda m: m[1] + b" " * len(m[2]), data)
     if b"align__" in data:
         data = _ALIGNED.sub(lambda m: m[1] + b"alignas".ljust(len(m[2])), data)
     if HEAD_ATTRIBUTES.search(data):

@@ -63,7 +63,8 @@ def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, mis
     first = first_value(types.program, parameter.base) if own_name else None
     if first is not None and found.dtype is not None:
         note = f"assumed: {first[0]}, the first of its values"
-        return [Part(Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1])), [note])]
+        argument = Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1]))
+        return [Part(argument, [note], typed=found.told)]
     if parameter.pointer:
         return [_of_pointer(types, parameter, found.dtype, usage)]
     return [_of_value(parameter, found.dtype, found.layout, found.gap is not None, usage, missing)]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.cuda.enumerations import holding
 from engine.cuda.kernel import Kernel, Parameter
 from engine.cuda.typenames import TypeNames
 from engine.model import Program
@@ -17,11 +18,15 @@ from engine.spec.types import bindings, source_type
 
 @dataclass(frozen=True)
 class DraftedType:
-    """`dtype` is None where the type is not known; `gap` then says why. `layout` is that of a class."""
+    """`dtype` is None where the type is not known; `gap` then says why. `layout` is that of a class.
+
+    `told`: the spec has to say the type, as nothing else reads it from the source.
+    """
 
     dtype: DType | None
     layout: Layout | None = None
     gap: Gap | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class ParameterTypes:
         if dtype is not None:
             return DraftedType(dtype)
         name, kind = parameter.name, parameter.base
+        if (held := holding(self.program, kind)) and not parameter.pointer:
+            return DraftedType(parse_dtype(held), told=True)  # where the grammar loses what is around it
         if any(re.search(rf"\.\.\.\s*{re.escape(kind)}$", p) for p in self.kernel.template_parameters):
             return DraftedType(
                 None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")

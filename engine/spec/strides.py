@@ -37,6 +37,7 @@ _INNERMOST = frozenset({"d", "dim", "w", "x", "k", "e", "c", "col", "hidden"})  
 _INNER = frozenset({"row", "col", "channel", "tok", "token", "tokens"})
 _OUTER = frozenset({"channel", "sample", "seq", "batch", "head", "heads", "b"})
 _FILTERED = frozenset("xyz")  # the strides of a filter or a window as well
+_FLOAT = 4  # bytes
 _PAIR = 2  # letters of a dimension's name
 _COLUMNS = frozenset({"w", "width", "cols", "ncols", "columns", "d", "dim", "dims", "hidden"})  # of a size of rows
 _MOST_SIZES = 6  # that a row may be as long as the largest of
@@ -203,6 +204,10 @@ def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
     extents = {match["of"]: None for match in map(_EXTENT.fullmatch, counted) if match}
+    for name in given.names:  # the result's extents, where the host launches as many blocks as the source has rows
+        source = f"ne0{name[2:]}"
+        if re.fullmatch(r"ne\d", name) and source in counted and source not in given.names:
+            found[name] = source
     for match in filter(None, map(_GGML.fullmatch, given.names)):
         if match["of"] not in extents and ((not match["of"] and match[0] not in given.scaling) or not extents):
             continue  # `s1` is many things elsewhere
@@ -210,7 +215,7 @@ def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
         within = [
             next((name for t in tensors if (name := f"ne{t}{dim}") in counted), "") for dim in range(int(match["dim"]))
         ]
-        factors = [str(given.item)] if match["what"] == "nb" else []
+        factors = [str(given.item if given.item > 1 else _FLOAT)] if match["what"] == "nb" else []  # through `char*`
         if all(within):
             found[match[0]] = "*".join([*factors, *within]) or "1"
     return found

@@ -6,7 +6,7 @@ import tree_sitter
 import engine.cuda.parse
 from engine.cuda.items import pieces_of
 from engine.cuda.kernel import Span
-from engine.cuda.parse import not_understood, note_errors, parse
+from engine.cuda.parse import not_understood, note_errors, parse, walk
 from engine.errors import SourceError
 from tests.spent import spent
 
@@ -194,3 +194,19 @@ def test_pieces_are_the_whole_text_within_directives_as_well() -> None:
     assert "".join(found) == text
     assert {"4", "16u", "1'000", "8", "/* 5 */", 'R"(7 // )"', '// é "x"'} <= set(found)
     assert "7" not in found
+
+
+def test_a_macro_for_visibility_hides_no_declaration():
+    data = b"""#define LIB_API extern
+LIB_API struct thing * make(
+        struct context * ctx,  // why
+        int n);
+enum kind {
+    KIND_A,
+    KIND_B,
+};
+LIB_API enum kind kind_of(const struct thing * thing);
+"""
+    unit = parse(data, "lib.h")
+    assert unit.errors == ()
+    assert any(node.type == "enumerator" for node in walk(unit.root))

@@ -1132,3 +1132,52 @@ def test_a_launch_by_the_runtime_in_a_dispatch_macro_is_read(tmp_path: Path) -> 
     assert made.spec.argument("x_stride_n").value == "64"  # a row is as long as the template says
     assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("64*n", "64*n")
     assert evaluate(program(DISPATCHED), made.spec, 0, {"n": 20}) == LaunchConfig((3, 1, 1), (16, 8, 1), 0)
+
+
+def test_extents_of_the_result_by_ggml_s_names_are_those_of_the_first_source(tmp_path: Path) -> None:
+    code = """
+__global__ void k(const char* x, char* y, long ne0, long ne1, long nb01, long nb02) {
+    const float* from = (const float*)(x + blockIdx.x * nb01 + blockIdx.y * nb02);
+    float* to = (float*)(y + blockIdx.x * ne0 * 4 + blockIdx.y * ne1 * ne0 * 4);
+    for (long i = threadIdx.x; i < ne0; i += blockDim.x) to[i] = 2 * from[i];
+}
+void run(const char* x, char* y, long ne0, long ne1, long ne01, long ne02, long nb01, long nb02) {
+    dim3 blocks(ne01, ne02);
+    k<<<blocks, 64>>>(x, y, ne0, ne1, nb01, nb02);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.spec.argument("ne1").value == "ne01"
+    assert [made.spec.argument(n).value for n in ("nb01", "nb02")] == ["4*ne0", "4*ne0*ne01"]
+    assert made.spec.argument("y").size == "4*ne0*ne01*ne02"
+
+
+def test_what_moves_a_pointer_that_is_handed_on_is_a_size() -> None:
+    code = """
+__device__ void each(const float* x, float* y) { *y = 2 * *x; }
+__global__ void k(const float* x, float* y, int n, int rows, int cols) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int r = i / cols, c = i % cols, at = c * rows + r;
+    each(x + i, y + at);
+}
+void run(const float* x, float* y, int n, int rows, int cols) { k<<<(n + 255) / 256, 256>>>(x, y, n, rows, cols); }
+"""
+    assert {*draft(program(code), "k").spec.time[0].sizes} == {"n", "rows", "cols"}
+
+
+def test_an_enumeration_is_read_where_the_grammar_loses_what_is_around_it() -> None:
+    code = """
+LIB_DEPRECATED(LIB_API struct thing * make(
+    struct context * ctx, int n),
+    "use other instead");
+LIB_NORETURN LIB_FORMAT(3, 4) LIB_API struct thing * other(const char * format, ...) LIB_END
+struct context * get(
+enum mode { MODE_TWICE, MODE_SAME };
+__global__ void k(float* y, int n, enum mode m) { int i = threadIdx.x; if (i < n) y[i] = m == MODE_TWICE ? 2 : 1; }
+void run(float* y, int n, enum mode m) { k<<<1, 256>>>(y, n, m); }
+"""
+    made = draft(program(code), "k")
+    assert [gap for gap in made.missing if "type" in gap] == []
+    assert (made.spec.argument("m").type, made.spec.argument("m").value) == ("int32", "0")
+    assert 'args.m = { type = "int32", value = "0" }' in made.text
