@@ -1181,3 +1181,29 @@ void run(float* y, int n, enum mode m) { k<<<1, 256>>>(y, n, m); }
     assert [gap for gap in made.missing if "type" in gap] == []
     assert (made.spec.argument("m").type, made.spec.argument("m").value) == ("int32", "0")
     assert 'args.m = { type = "int32", value = "0" }' in made.text
+
+
+def test_the_counter_of_a_loop_around_the_launch_has_its_first_value(tmp_path: Path) -> None:
+    code = """
+#define SIDE 16
+__global__ void k(float* m, int n, int offset) {
+    int i = offset + SIDE * (blockIdx.x + 1) + threadIdx.x;
+    for (int j = 0; j < SIDE; ++j) m[(offset + j) * n + i] *= 2.0f;
+}
+void run(float* m, int n) {
+    int i = 0;
+    for (i = 0; i < n - SIDE; i += SIDE) k<<<(n - i) / SIDE - 1, SIDE>>>(m, n, i);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.missing == ()
+    assert made.spec.argument("offset").value == "0"
+    assert all(evaluate(program(code), made.spec, 0, case.sizes).grid[0] > 0 for case in (*made.spec.check, *made.spec.time))
+
+
+def test_a_length_that_a_loop_varies_stays_a_size() -> None:
+    code = """
+__global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2.0f; }
+void bench(float* y) { for (int n = 1024; n < 1 << 20; n *= 2) k<<<(n + 255) / 256, 256>>>(y, n); }
+"""
+    assert [*draft(program(code), "k").spec.time[0].sizes] == ["n"]
