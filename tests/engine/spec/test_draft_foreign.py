@@ -18,7 +18,7 @@ from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
-from engine.spec.kernel_spec import Case, KernelSpec, Step
+from engine.spec.kernel_spec import Case, Fill, KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.size_gaps import Reach, no_size
 from engine.spec.strides import Numbers, strides
@@ -1207,3 +1207,15 @@ __global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx
 void bench(float* y) { for (int n = 1024; n < 1 << 20; n *= 2) k<<<(n + 255) / 256, 256>>>(y, n); }
 """
     assert [*draft(program(code), "k").spec.time[0].sizes] == ["n"]
+
+
+def test_inputs_outside_of_a_function_s_domain_are_not_drawn(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = logf(x[i]) * 0.5f; }
+void run(float* x, int n) { k<<<(n + 255) / 256, 256>>>(x, n); }
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("x").fill == Fill("uniform", "0.1", "1")
