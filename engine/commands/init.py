@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         refused, unpredicted = _refusal(maker, target, name, made) if validate and not made.missing else ("", "")
         if (values := assumed_values(made.text)) and _FAILS in refused:
             # What is wrong may be one of these and no size.
-            refused += f"; the draft assumed {', '.join(values[:_MOST_VALUES])}: write the values that the program passes"
+            refused += (
+                f"; the draft assumed {', '.join(values[:_MOST_VALUES])}: write the values that the program passes"
+            )
     if unpredicted:
         notes = (*notes, f"{UNPREDICTED}{unpredicted}")
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]

@@ -148,7 +148,9 @@ class CpuProbe:
             for name, output in done.outputs.items():
                 dtype = parse_dtype(spec.argument(name).type)
                 seen.setdefault(name, []).append(dtype.to_float64(output) if dtype.kind == "float" else output)
-        lost, partly, same = [], [], []
+        lost: list[str] = []
+        partly: list[str] = []
+        same = []
         for name, outputs in seen.items():
             values = np.concatenate([np.ravel(output) for output in outputs])
             finite = np.isfinite(values).mean() if values.dtype.kind == "f" and values.size else 1.0

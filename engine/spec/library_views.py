@@ -44,6 +44,9 @@ def view_of(kind: str, layout: Layout, item: int, others: Sequence[str]) -> View
         return View(
             values, {"last_row": "rows", "last_col": "cols"}, {}, "assumed: the border of a matrix of that shape"
         )
+    if kind == "BrdConstant" and {"height", "width"} <= fields:
+        sizes = {"height": "rows", "width": "cols"}
+        return View(sizes, sizes, {}, "assumed: the border of a matrix of that shape")
     rank = sum(name.startswith("sizes_.") for name in fields) or ("sizes_" in fields)
     if kind in _ACCESSORS and rank:
         own = [f"size{i}" for i in range(rank)]

@@ -11,7 +11,7 @@ from engine.cuda.definitions import expression
 from engine.cuda.enumerations import enumerators
 from engine.cuda.host_scope import HostScope
 from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
-from engine.cuda.kernel import Kernel, Unit
+from engine.cuda.kernel import Kernel, LaunchSite, Unit
 from engine.cuda.parse import parse, walk
 from engine.cuda.records import parameter_name, records, split_arguments
 from engine.errors import SourceError, SpecError
@@ -33,6 +33,7 @@ _CALLED = re.compile(
 _MOST_SHOWN = 3  # of the program's own that may be written
 _LETTERS = "xyzw"  # the elements of CUDA's vectors
 _BYTES = ("uint8_t", "uchar", "unsigned char", "char", "int8_t")
+_CAST = re.compile(r"\(([\w:]+(?:\s*<[\w:, ]*>)?)\)\s*[\w.]+")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([\w:]+)\s*>")
 
 
@@ -41,7 +42,7 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     if not kernel.template_parameters:
         return ""
     names, own = {_own(p) for p in kernel.template_parameters}, defined_names(program)
-    for instance in launched_instances(program, kernel.name):
+    for instance in launched_instances(program, kernel.name, deduced=lambda site: _from_passed(program, kernel, site)):
         whole = _deduced(program, kernel, instance)
         if whole and _concrete(whole, names, own):
             arguments = qualified(program, whole)
@@ -194,7 +195,7 @@ def _deduced(program: Program, kernel: Kernel, instance: Instance) -> str:
     for parameter in kernel.template_parameters[len(given) :]:
         if "=" in parameter or "..." in parameter:
             break
-        types = _passed_types(program, kernel, instance) if types is None else types
+        types = _passed_types(program, kernel, instance.site) if types is None else types
         found = types.get(_own(parameter), "")
         if not found:
             found = "int" if _INDEX.search(_own(parameter)) else ""
@@ -204,16 +205,35 @@ def _deduced(program: Program, kernel: Kernel, instance: Instance) -> str:
     return ", ".join(given)
 
 
-def _passed_types(program: Program, kernel: Kernel, instance: Instance) -> dict[str, str]:
-    """The types of what a launch passes for parameters of a template's type: of the host function's own parameters, of `data_ptr<T>()`."""
-    site, found = instance.site, dict[str, str]()
+def _from_passed(program: Program, kernel: Kernel, site: LaunchSite) -> str:
+    """The template arguments of a launch that names none, by what it passes; "" where one is not seen."""
+    types = _passed_types(program, kernel, site)
+    found = [types.get(_own(p), "") for p in kernel.template_parameters if "=" not in p and "..." not in p]
+    return ", ".join(found) if all(found) else ""
+
+
+def _passed_types(program: Program, kernel: Kernel, site: LaunchSite) -> dict[str, str]:
+    """The types of what a launch passes for parameters that name a template's type, by that name.
+
+    Of a host function's own parameters and variables, of casts, and of `data_ptr<T>()`.
+    """
+    found = dict[str, str]()
     hosts = [f for f in parse(program.files[site.path], site.path).functions if f.name == site.function]
     told = {p.name: p.base for f in hosts for p in f.parameters}
+    for host in hosts:
+        for node in walk(host.node) if host.node is not None else ():
+            if node.type == "declaration" and host.body.start <= node.start_byte < site.span.start:
+                told |= {v.name: _plain_type(v.type) for v in variables(node)}
+    names = [_own(p) for p in kernel.template_parameters]
     for parameter, passed in zip(kernel.parameters, site.arguments, strict=False):
-        data = _DATA.search(passed)
-        kind = data[1] if data else told.get(passed.strip(), "")
-        if kind and _is_type(kind):
-            found.setdefault(parameter.base, kind)
+        data, cast = _DATA.search(passed), _CAST.match(passed.strip())
+        kind = data[1] if data else cast[1].strip() if cast else told.get(passed.strip(), "")
+        pattern = re.escape(parameter.base)
+        for name in names:
+            pattern = re.sub(rf"\b{name}\b", rf"(?P<{name}>[\\w:<>, ]+)", pattern, count=1)
+        match = re.fullmatch(pattern, kind) if kind else None
+        for name, value in match.groupdict().items() if match else ():
+            found.setdefault(name, value)
     return found
 
 

@@ -217,7 +217,9 @@ def test_a_draft_is_read_back_by_any_of_a_kernels_names(name: str, form: Form, t
 def test_a_reason_names_the_values_that_the_draft_assumed(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text(CODE.replace("int n) {", "int n, float s) {").replace("2 * x[i]", "s * x[i]").replace("n);", "n, 2);"))
+    file.write_text(
+        CODE.replace("int n) {", "int n, float s) {").replace("2 * x[i]", "s * x[i]").replace("n);", "n, 2);")
+    )
     why = "case n=1: the original kernel fails: reads x[3], which has 1 element"
     monkeypatch.setattr("engine.commands.init._refusal", lambda *_: (why, ""))
     assert main(["init", str(file)]) == 1

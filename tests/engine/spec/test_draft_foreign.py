@@ -1198,7 +1198,9 @@ void run(float* m, int n) {
     made = _tried(code, tmp_path)
     assert made.missing == ()
     assert made.spec.argument("offset").value == "0"
-    assert all(evaluate(program(code), made.spec, 0, case.sizes).grid[0] > 0 for case in (*made.spec.check, *made.spec.time))
+    assert all(
+        evaluate(program(code), made.spec, 0, case.sizes).grid[0] > 0 for case in (*made.spec.check, *made.spec.time)
+    )
 
 
 def test_a_length_that_a_loop_varies_stays_a_size() -> None:
@@ -1219,3 +1221,34 @@ void run(float* x, int n) { k<<<(n + 255) / 256, 256>>>(x, n); }
     )
     assert made.missing == ()
     assert made.spec.argument("x").fill == Fill("uniform", "0.1", "1")
+
+
+DEDUCED = """
+struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
+template <typename T> struct View { T* data; int cols; };
+template <typename T, class Op> __global__ void k(const View<T> x, float* y, int n, Op op) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = op(x.data[i], 1);
+}
+template <typename T> void run(View<char> x, float* y, int n) {
+    Sum op;
+    k<<<(n + 255) / 256, 256>>>((View<T>)x, y, n, op);
+}
+template void run<int>(View<char> x, float* y, int n);
+"""
+
+
+def test_a_launch_that_names_no_template_arguments_is_what_it_passes() -> None:
+    made = draft(program(DEDUCED), "k")
+    assert [gap for gap in made.missing if gap.key == "kernel"] == []
+    assert made.spec.steps[0].template_args == "int, Sum"
+
+
+def test_a_field_of_an_argument_that_a_launch_casts_is_the_kernel_s() -> None:
+    code = """
+struct Bytes { char* data; int cols; };
+struct Floats { Floats(Bytes); float* data; int cols; };
+__global__ void k(const Floats x, float* y) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < x.cols) y[i] = 2 * x.data[i]; }
+void run(Bytes x, float* y) { k<<<(x.cols + 255) / 256, 256>>>((Floats)x, y); }
+"""
+    assert [*draft(program(code), "k").spec.time[0].sizes] == ["cols"]
