@@ -15,6 +15,15 @@ from engine.spec.gaps import Gap
 from engine.spec.struct_layout import Layout, Unclear, described, layout
 from engine.spec.types import bindings, source_type
 
+# What only the driver makes: no bytes that a spec could give stand for it.
+_HANDLES = {
+    "cudaTextureObject_t": "a texture",
+    "cudaSurfaceObject_t": "a surface",
+    "cudaGraphConditionalHandle": "a handle of a graph",
+    "cudaGraphExec_t": "a graph",
+    "CUtensorMap": "a tensor map",
+}
+
 
 @dataclass(frozen=True)
 class DraftedType:
@@ -53,6 +62,10 @@ class ParameterTypes:
         if any(re.search(rf"\.\.\.\s*{re.escape(kind)}$", p) for p in self.kernel.template_parameters):
             return DraftedType(
                 None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")
+            )
+        if what := _HANDLES.get(self.plain(kind).rpartition("::")[2]):
+            return DraftedType(
+                None, None, Gap(f"'{name}' is {what} ('{kind[:60]}'): a spec has numbers and buffers alone")
             )
         if parameter.pointer and kind == "void":
             return DraftedType(parse_dtype("uint8"))

@@ -1252,3 +1252,14 @@ __global__ void k(const Floats x, float* y) { int i = blockIdx.x * blockDim.x + 
 void run(Bytes x, float* y) { k<<<(x.cols + 255) / 256, 256>>>((Floats)x, y); }
 """
     assert [*draft(program(code), "k").spec.time[0].sizes] == ["cols"]
+
+
+def test_what_only_the_driver_makes_is_no_question() -> None:
+    code = """
+typedef cudaTextureObject_t Texture;
+__global__ void k(Texture t, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = tex1Dfetch<float>(t, i); }
+void run(Texture t, float* y, int n) { k<<<1, 256>>>(t, y, n); }
+"""
+    (gap,) = draft(program(code), "k").missing
+    assert gap == "'t' is a texture ('Texture'): a spec has numbers and buffers alone"
+    assert gap.key == ""
