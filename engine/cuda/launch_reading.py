@@ -32,13 +32,17 @@ _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 @dataclass(frozen=True)
 class _KernelReference:
-    """A use of the kernel's name: where it stands, its template arguments, and the pointer that it is the first value of."""
+    """A use of the kernel's name: where it stands, its template arguments, and the pointer that it is a value of.
+
+    `scope` is where the pointer is known; `kept` where no other value counts: the cases of a `switch` are alternatives.
+    """
 
     start: int
     end: int
     template_args: str
     pointer: str
-    scope: Span  # in which the pointer is known
+    scope: Span
+    kept: int
 
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
@@ -105,20 +109,26 @@ def _each_reference(unit: Unit, plain: str) -> Iterator[_KernelReference]:
             template, end = written[end + opened.end() : close].strip(), close + 1
         pointed = _POINTED.search(written[max(0, match.start() - _MOST_BEFORE) : match.start()])
         pointer = pointed[1] if pointed and _ENDS.match(written[end : end + _MOST_BEFORE]) else ""
-        yield _KernelReference(match.start(), end, template, pointer, _scope(node))
+        scope, kept = _scope(node, end)
+        yield _KernelReference(match.start(), end, template, pointer, scope, kept)
 
 
-def _scope(node: Node) -> Span:
+def _scope(node: Node, end: int) -> tuple[Span, int]:
+    """The block around a pointer's value, or around the `switch` that chooses it, and from where another value counts."""
     above: Node | None = node
     while above is not None and above.type not in ("compound_statement", "translation_unit"):
         above = above.parent
-    return span(above if above is not None else node)
+        if above is not None and above.type == "case_statement":
+            while above is not None and above.type != "switch_statement":
+                above = above.parent
+            end = above.end_byte if above is not None else end
+    return span(above if above is not None else node), end
 
 
 def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
     if reference.pointer:
         for site in unit.launches:
-            inside = reference.end <= site.span.start < reference.scope.end
+            inside = reference.kept <= site.span.start < reference.scope.end
             if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
                 yield replace(site, kernel=plain, template_args=reference.template_args)
     for call in _calls(unit, reference):
@@ -160,7 +170,7 @@ def _calls(unit: Unit, reference: _KernelReference) -> list[Node]:
 
 def _still(unit: Unit, reference: _KernelReference, at: int) -> bool:
     """Whether the pointer still has the value that it begins with."""
-    between = unit.data[reference.end : at].decode("latin-1")
+    between = unit.data[reference.kept : at].decode("latin-1")
     return not reference.pointer or re.search(rf"\b{re.escape(reference.pointer)}\s*=(?!=)", between) is None
 
 

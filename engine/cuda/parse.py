@@ -42,6 +42,7 @@ _CONTAINERS = frozenset(
 )  # fmt: skip
 _QUALIFIERS = re.compile(
     r"\b(?:const|volatile|__restrict__|__restrict|restrict|static|extern|__grid_constant__)\b|[*&]"
+    r"|\b(?:enum|struct|class|union)\s+(?=\w)"
 )
 
 

@@ -6,7 +6,7 @@ import tree_sitter
 import engine.cuda.parse
 from engine.cuda.items import pieces_of
 from engine.cuda.kernel import Span
-from engine.cuda.parse import not_understood, note_errors, parse
+from engine.cuda.parse import not_understood, note_errors, parse, walk
 from engine.errors import SourceError
 from tests.spent import spent
 
@@ -127,6 +127,8 @@ HEADS = [  # each with the text of its launch bounds
     ('extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128) name', "128"),
     ("template <int B> static __global__ void __cluster_dims__(2) __launch_bounds__(B, MIN(3)) name", "B, MIN(3)"),
     ("__global__ auto __launch_bounds__(64) __maxnreg__(32) name", "64"),
+    ("template <int B> __global__ BOUNDS(B, MIN(3)) void name", ""),
+    ("__global__ void BOUNDS(64) __launch_bounds__(32) name", "32"),
 ]
 
 
@@ -192,3 +194,19 @@ def test_pieces_are_the_whole_text_within_directives_as_well() -> None:
     assert "".join(found) == text
     assert {"4", "16u", "1'000", "8", "/* 5 */", 'R"(7 // )"', '// é "x"'} <= set(found)
     assert "7" not in found
+
+
+def test_a_macro_for_visibility_hides_no_declaration():
+    data = b"""#define LIB_API extern
+LIB_API struct thing * make(
+        struct context * ctx,  // why
+        int n);
+enum kind {
+    KIND_A,
+    KIND_B,
+};
+LIB_API enum kind kind_of(const struct thing * thing);
+"""
+    unit = parse(data, "lib.h")
+    assert unit.errors == ()
+    assert any(node.type == "enumerator" for node in walk(unit.root))
