@@ -1,21 +1,24 @@
 """Launches that can be read though they are no `kernel<<<…>>>(…)`: through a pointer, by the runtime's functions, by a helper.
 
-Edits of a launch do not reach these (`engine.cuda.launch.sites` has those that they do).
+Also by what a function chooses, and by a macro that is given the kernel. Edits of a launch do not reach these
+(`engine.cuda.launch.sites` has those that they do).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tree_sitter import Node
 
 from engine.cuda.kernel import LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.launch import LAUNCH_FILES, has_its_own, sites
+from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, span, text, walk
 from engine.cuda.readable_text import has_launch
+from engine.cuda.records import split_arguments
 from engine.model import Program
 
 _POINTED = re.compile(
@@ -27,12 +30,15 @@ _FIELDS = ("gridDim", "blockDim", "dynamicSmemBytes")
 _ADDRESS = re.compile(r"^(?:\([^()]*\)\s*|(?:reinterpret|const|static)_cast\s*<[^<>]*>\s*)?\(?\s*&?\s*(.*?)\)?$", re.S)
 _ENDS = re.compile(r"\s*(?:;|:[^;{}]*;)")  # of a pointer's value; `c ? &a : &b` is one
 _MOST_BEFORE = 400  # characters of that value before and after the kernel's name
+_RETURNED = re.compile(r"\breturn\s*&?\s*(?:[A-Za-z_]\w*::)*$")
+_IN_MACRO = re.compile(r"\(?\s*\b(\w+)\s*\)?\s*<<<([^;]*?)>>>\s*\(([^;]*)\)")
+_PARAMETER = re.compile(r"[A-Za-z_]\w*")
 _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 
 @dataclass(frozen=True)
 class _KernelReference:
-    """A use of the kernel's name: where it stands, its template arguments, and the pointer that it is a value of.
+    """A use of the kernel's name: where it stands, its template arguments, the pointer that it is a value of, the function it comes from.
 
     `scope` is where the pointer is known; `kept` where no other value counts: the cases of a `switch` are alternatives.
     """
@@ -43,6 +49,7 @@ class _KernelReference:
     pointer: str
     scope: Span
     kept: int
+    chooser: str
 
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
@@ -79,14 +86,39 @@ def closing(written: str, start: int) -> int:
 
 
 def _indirect(program: Program, plain: str) -> Iterator[LaunchSite]:
+    macros = {
+        name.encode()
+        for path, data in program.files.items()
+        if path.endswith(LAUNCH_FILES) and b"define" in data and has_launch(data)
+        for name, written in function_macros(data, path).items()
+        if any("<<<" in body for _, body in written)
+    }
     for path, data in program.files.items():
         if not path.endswith(LAUNCH_FILES) or plain.encode() not in data or has_its_own(program, path, plain):
             continue
-        if not has_launch(data) and b"aunch" not in data:
+        if not (has_launch(data) or b"aunch" in data or b"return" in data or any(name in data for name in macros)):
             continue
         unit = parse(data, path)
         for reference in _references(data, path, plain):
             yield from _of_reference(program, unit, plain, reference)
+            if reference.chooser:
+                yield from _chosen(program, plain, reference)
+
+
+def _chosen(program: Program, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
+    """Launches by a variable that begins with what a function gives."""
+    call = re.compile(rf"\b(\w+)\s*=\s*(?:\w+::)*{re.escape(reference.chooser)}\s*(?:<[^;<>]*>\s*)?\(")
+    for path, data in program.files.items():
+        if not path.endswith(LAUNCH_FILES) or reference.chooser.encode() not in data or not has_launch(data):
+            continue
+        unit = parse(data, path)
+        for match in call.finditer(data.decode("latin-1")):
+            node = unit.root.descendant_for_byte_range(match.start(1), match.end(1) - 1)
+            if node is None:
+                continue
+            scope, kept = _scope(node, match.end())
+            variable = _KernelReference(match.start(), kept, reference.template_args, match[1], scope, kept, "")
+            yield from _by_pointer(unit, plain, variable)
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +142,9 @@ def _each_reference(unit: Unit, plain: str) -> Iterator[_KernelReference]:
         pointed = _POINTED.search(written[max(0, match.start() - _MOST_BEFORE) : match.start()])
         pointer = pointed[1] if pointed and _ENDS.match(written[end : end + _MOST_BEFORE]) else ""
         scope, kept = _scope(node, end)
-        yield _KernelReference(match.start(), end, template, pointer, scope, kept)
+        before = written[max(0, match.start() - _MOST_BEFORE) : match.start()]
+        chooser = _function(unit, node) if _RETURNED.search(before) else ""
+        yield _KernelReference(match.start(), end, template, pointer, scope, kept, chooser)
 
 
 def _scope(node: Node, end: int) -> tuple[Span, int]:
@@ -127,10 +161,7 @@ def _scope(node: Node, end: int) -> tuple[Span, int]:
 
 def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
     if reference.pointer:
-        for site in unit.launches:
-            inside = reference.kept <= site.span.start < reference.scope.end
-            if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
-                yield replace(site, kernel=plain, template_args=reference.template_args)
+        yield from _by_pointer(unit, plain, reference)
     for call in _calls(unit, reference):
         function, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
         if function is None or given is None or call.end_byte < reference.start:
@@ -151,6 +182,13 @@ def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelRe
                 line=call.start_point[0] + 1,
                 function=_function(unit, call),
             )
+
+
+def _by_pointer(unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
+    for site in unit.launches:
+        inside = reference.kept <= site.span.start < reference.scope.end
+        if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
+            yield replace(site, kernel=plain, template_args=reference.template_args)
 
 
 def _calls(unit: Unit, reference: _KernelReference) -> list[Node]:
@@ -195,9 +233,45 @@ def _launch_of(
     if (found := _CONFIGURED.search(plain)) and at == 1:
         arguments = _list_of(unit, passed[2]) if found[1] and len(passed) > 2 else tuple(text(n) for n in passed[2:])
         return _configuration(unit, passed[0]), arguments
+    if written := _by_macro(program, plain, passed, at):
+        return written
     if at == 0 and len(passed) > 1 and _launches(program, plain):
         return _configuration(unit, passed[1]), tuple(text(n) for n in passed[2:])
     return [], ()
+
+
+def _by_macro(program: Program, name: str, passed: list[Node], at: int) -> tuple[list[Node], tuple[str, ...]] | None:
+    """The parts of a launch that a macro writes around its arguments, and what it passes on; None where it is no such macro."""
+    texts = {
+        body
+        for path, data in program.files.items()
+        if path.endswith(LAUNCH_FILES) and b"#" in data and name.encode() in data
+        for body in function_macros(data, path).get(name, ())
+    }
+    if len(texts) != 1:
+        return None
+    ((parameters, body),) = texts
+    given: dict[str, list[Node]] = {p: [n] for p, n in zip(parameters, passed, strict=False)}
+    given["__VA_ARGS__"] = passed[len(parameters) :]
+    found = [m for m in _IN_MACRO.finditer(body) if m[1] in parameters and parameters.index(m[1]) == at]
+    if len(found) != 1:
+        return None
+    # Only what is the caller's own text has a place in the file.
+    parts = [given.get(part.strip(" ()"), []) for part in split_arguments(found[0][2])]
+    if len(parts) < 2 or any(len(nodes) != 1 for nodes in parts):
+        return None
+    arguments: list[str] = []
+    for argument in split_arguments(found[0][3]):
+        bare = argument.strip(" ()") if _PARAMETER.fullmatch(argument.strip(" ()")) else argument
+        arguments += (
+            [text(n) for n in given[bare]] if bare in given else [_PARAMETER.sub(partial(_given, given), argument)]
+        )
+    return [nodes[0] for nodes in parts][:3], tuple(arguments)
+
+
+def _given(given: Mapping[str, list[Node]], word: re.Match[str]) -> str:
+    nodes = given.get(word[0])
+    return ", ".join(text(n) for n in nodes) if nodes is not None else word[0]
 
 
 def _launches(program: Program, function: str) -> bool:
