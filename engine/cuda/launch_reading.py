@@ -1,24 +1,23 @@
 """Launches that can be read though they are no `kernel<<<…>>>(…)`: through a pointer, by the runtime's functions, by a helper.
 
-Also by what a function chooses, and by a macro that is given the kernel. Edits of a launch do not reach these
+Also by what a function chooses, and by a macro. Edits of a launch do not reach these
 (`engine.cuda.launch.sites` has those that they do).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from tree_sitter import Node
 
 from engine.cuda.kernel import LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.launch import LAUNCH_FILES, has_its_own, sites
-from engine.cuda.macros import function_macros
+from engine.cuda.launching_macros import macro_sites
 from engine.cuda.parse import parse, span, text, walk
 from engine.cuda.readable_text import has_launch
-from engine.cuda.records import split_arguments
 from engine.model import Program
 
 _POINTED = re.compile(
@@ -31,8 +30,6 @@ _ADDRESS = re.compile(r"^(?:\([^()]*\)\s*|(?:reinterpret|const|static)_cast\s*<[
 _ENDS = re.compile(r"\s*(?:;|:[^;{}]*;)")  # of a pointer's value; `c ? &a : &b` is one
 _MOST_BEFORE = 400  # characters of that value before and after the kernel's name
 _RETURNED = re.compile(r"\breturn\s*&?\s*(?:[A-Za-z_]\w*::)*$")
-_IN_MACRO = re.compile(r"\(?\s*\b(\w+)\s*\)?\s*<<<([^;]*?)>>>\s*\(([^;]*)\)")
-_PARAMETER = re.compile(r"[A-Za-z_]\w*")
 _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 
@@ -68,7 +65,7 @@ class _KernelOfProgram:
 
 @lru_cache(maxsize=64)
 def _kept(asked: _KernelOfProgram) -> tuple[LaunchSite, ...]:
-    return tuple(_indirect(asked.program, asked.plain))
+    return (*_indirect(asked.program, asked.plain), *macro_sites(asked.program, asked.plain))
 
 
 def closing(written: str, start: int) -> int:
@@ -86,17 +83,10 @@ def closing(written: str, start: int) -> int:
 
 
 def _indirect(program: Program, plain: str) -> Iterator[LaunchSite]:
-    macros = {
-        name.encode()
-        for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES) and b"define" in data and has_launch(data)
-        for name, written in function_macros(data, path).items()
-        if any("<<<" in body for _, body in written)
-    }
     for path, data in program.files.items():
         if not path.endswith(LAUNCH_FILES) or plain.encode() not in data or has_its_own(program, path, plain):
             continue
-        if not (has_launch(data) or b"aunch" in data or b"return" in data or any(name in data for name in macros)):
+        if not (has_launch(data) or b"aunch" in data or b"return" in data):
             continue
         unit = parse(data, path)
         for reference in _references(data, path, plain):
@@ -233,45 +223,9 @@ def _launch_of(
     if (found := _CONFIGURED.search(plain)) and at == 1:
         arguments = _list_of(unit, passed[2]) if found[1] and len(passed) > 2 else tuple(text(n) for n in passed[2:])
         return _configuration(unit, passed[0]), arguments
-    if written := _by_macro(program, plain, passed, at):
-        return written
     if at == 0 and len(passed) > 1 and _launches(program, plain):
         return _configuration(unit, passed[1]), tuple(text(n) for n in passed[2:])
     return [], ()
-
-
-def _by_macro(program: Program, name: str, passed: list[Node], at: int) -> tuple[list[Node], tuple[str, ...]] | None:
-    """The parts of a launch that a macro writes around its arguments, and what it passes on; None where it is no such macro."""
-    texts = {
-        body
-        for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES) and b"#" in data and name.encode() in data
-        for body in function_macros(data, path).get(name, ())
-    }
-    if len(texts) != 1:
-        return None
-    ((parameters, body),) = texts
-    given: dict[str, list[Node]] = {p: [n] for p, n in zip(parameters, passed, strict=False)}
-    given["__VA_ARGS__"] = passed[len(parameters) :]
-    found = [m for m in _IN_MACRO.finditer(body) if m[1] in parameters and parameters.index(m[1]) == at]
-    if len(found) != 1:
-        return None
-    # Only what is the caller's own text has a place in the file.
-    parts = [given.get(part.strip(" ()"), []) for part in split_arguments(found[0][2])]
-    if len(parts) < 2 or any(len(nodes) != 1 for nodes in parts):
-        return None
-    arguments: list[str] = []
-    for argument in split_arguments(found[0][3]):
-        bare = argument.strip(" ()") if _PARAMETER.fullmatch(argument.strip(" ()")) else argument
-        arguments += (
-            [text(n) for n in given[bare]] if bare in given else [_PARAMETER.sub(partial(_given, given), argument)]
-        )
-    return [nodes[0] for nodes in parts][:3], tuple(arguments)
-
-
-def _given(given: Mapping[str, list[Node]], word: re.Match[str]) -> str:
-    nodes = given.get(word[0])
-    return ", ".join(text(n) for n in nodes) if nodes is not None else word[0]
 
 
 def _launches(program: Program, function: str) -> bool:

@@ -246,7 +246,7 @@ def _template_types(program: Program, step: Step, site: LaunchSite) -> dict[str,
 def _scope(
     program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
 ) -> tuple[HostScope, list[Node]]:
-    unit = parse(program.files[site.path], site.path)
+    unit = parse(site.read_in or program.files[site.path], site.path)
     known, refused = _known(program, spec, step, site, sizes)
     types = TypeNames(
         program, spec.compile.defines, spec.compile.include, _template_types(program, spec.steps[step], site)

@@ -31,13 +31,22 @@ def read(files: dict[str, bytes]) -> list[tuple[str, list[str], tuple[str, ...],
 
 def test_a_macro_of_a_header_that_is_given_the_kernel() -> None:
     files = {"k.cu": KERNEL + CALLED, "call.h": MACRO}
-    assert read(files) == [("true", ["nb", "256", "0"], ("x", "y", "n"), "k.cu")]
+    assert read(files) == [("true", ["(nb)", "(256)", "(0)"], ("x", "y", "n"), "k.cu")]
+
+
+def test_a_macro_with_parts_and_template_arguments_of_its_own() -> None:
+    macro = b"#define CALL(B, ...) act<B><<<dim3(nb * 2), 64>>>(__VA_ARGS__)\n"
+    files = {"k.cu": KERNEL + CALLED.replace(b"CALL((act<true>), nb, 256, 0,", b"CALL(false,\n"), "call.h": macro}
+    assert read(files) == [("false", ["dim3(nb * 2)", "64"], ("x", "y", "n"), "k.cu")]
+    (site,) = readable_sites(Program(files, "k.cu"), "act")
+    assert files["k.cu"].splitlines()[site.line - 1].lstrip().startswith(b"CALL(")
+    assert site.function == "run"
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"(blocks), (threads)", b"(blocks) * 2, (threads)"),  # of no text of the caller's
+        (b"check(", b"check(#kernel, "),
         (b"(kernel)<<<", b"(other)<<<"),
         (b"#define CALL", b"#define CALL(kernel) kernel<<<1, 1>>>()\n#define CALL"),  # two of one name
     ],
