@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from engine.run.optimize_options import Coverage, Options
 from engine.run.result import SCHEMA, OptimizationResult, check_version, keeps_suggestion, write
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.best import best_nodes
+from engine.search.build_queue import BuildQueue
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
@@ -87,9 +88,9 @@ def optimize(
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    executor = ThreadPoolExecutor(machine.jobs, thread_name_prefix="build")
+    executor = BuildQueue(machine.jobs)
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")
-    readers = executor if front is None else ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+    readers: Executor = executor if front is None else ThreadPoolExecutor(_READERS, thread_name_prefix="read")
     source = Proposals(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
@@ -158,8 +159,8 @@ class _Parts:
     source: Proposals
     inner: TunerPart | None
     foresight: Foresight
-    executor: ThreadPoolExecutor
-    readers: ThreadPoolExecutor
+    executor: BuildQueue
+    readers: Executor
     on_progress: Callable[[Progress], None]
 
 

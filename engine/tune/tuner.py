@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from engine.compile.built import Built, NotBuilt
@@ -18,9 +18,11 @@ from engine.evaluate.devices import Devices, Job, OneDevice, first_done
 from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
+from engine.search.build_queue import first
 from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
+from engine.tune.build_pace import BuildPace
 from engine.tune.evaluated_point import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
@@ -82,7 +84,7 @@ class Tuner:
         self._asked: dict[Point, float] = {}  # when they were
         # Written once: for a rule's template that takes as long as reading the program.
         self.proposal_of: Callable[[Point], Proposal] = cache(self.template.proposal)
-        self._build_s = 0.0
+        self._pace = BuildPace()
         self._running: list[Running] = []  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
@@ -125,6 +127,7 @@ class Tuner:
     def enter(self, rival: Built | None, known: Mapping[tuple[object, ...], Twin]) -> None:
         """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them."""
         self._rival, self._known, self._begin = rival, known, time.monotonic()
+        first(self._executor)
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search against its budget."""
@@ -230,7 +233,10 @@ class Tuner:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
-        trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
+        trials: Sequence[Trial] = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
+        if budget.candidates is not None and self.strategy.patient:
+            underway = [trial for trial in map(Trial, self._pending) if not self._is_running(trial)]
+            trials = self._pace.in_time(trials, underway, budget, budget.candidates - self._begun)
         self._submit(trials)
         self._chosen = trials
         self.progress.spend(SELECT, time.monotonic() - begin)
@@ -278,8 +284,9 @@ class Tuner:
         self._pending[point] = self._executor.submit(self._build, point)
 
     def _build(self, point: Point) -> Built:
+        begin = time.monotonic()
         built = self._evaluator.build(edit_program(self._original, self.proposal_of(point).edits), by_rules=True)
-        self._build_s = time.monotonic() - self._asked[point]
+        self._pace.built(self._asked[point], begin)
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:
             raise _Impossible(reason)
@@ -315,7 +322,7 @@ class Tuner:
             return 0.0
         if left is None:
             return _COUNTED_PATIENCE_S
-        takes_s = self._asked[point] + self._build_s - time.monotonic()  # as long as the last that was built
+        takes_s = self._asked[point] + self._pace.answer_s - time.monotonic()  # as long as the last that was built
         return min(_PATIENCE_S, left) if abs(takes_s) < _PATIENCE_S else 0.0
 
     def _look_ahead(self) -> None:
@@ -368,6 +375,7 @@ class Tuner:
         if trial.effort and (self._incumbent is None or self._incumbent.point == trial.point):
             rival = None
         answer = devices.submit(Job(built, rival, brief=not trial.effort, effort=trial.effort))
+        answer.add_done_callback(partial(self._pace.evaluated, time.monotonic()))
         self._running.append(Running(trial, built, champion, answer))
 
     def _complete(self) -> None:
