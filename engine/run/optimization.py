@@ -18,13 +18,14 @@ from engine.cuda.patch import make_patch
 from engine.cuda.stale_comments import without_stale_comments
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.evaluator import Evaluator
+from engine.evaluate.evaluator import Evaluator, nothing
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.session import check_settings
 from engine.model import Evaluation, Program
 from engine.run.confirmation import Confirmation, Contender, search_limit_s
 from engine.run.earlier_run import identity_of
+from engine.run.first_builds import FirstBuilds
 from engine.run.machine import Machine
 from engine.run.optimization_result import Found, optimization_result
 from engine.run.optimize_options import Coverage, Options
@@ -185,8 +186,13 @@ def _run(parts: _Parts) -> OptimizationResult:
         held.callback(journal.close)
         request = options.request, options.budget.seconds, options.budget.candidates
         journal.mark_request(*request, ended=False)
+        flying = in_flight(machine.jobs, options.budget, machine.devices)
+        build = partial(evaluator.build, by_rules=True)
+        first = FirstBuilds(parts.source, build, parts.executor, min(flying, machine.jobs))
+        # Without a GPU the original's checks have the cores, and a candidate's code is held against what they find.
+        ahead = machine.mode == "measured" and not options.resume
         try:
-            built, original = evaluator.open(program)
+            built, original = evaluator.open(program, partial(first.begin, program) if ahead else nothing)
         except OptimlError:
             journal.withdraw()
             raise
@@ -205,9 +211,10 @@ def _run(parts: _Parts) -> OptimizationResult:
             journal,
             Builds(
                 parts.executor,
-                in_flight=in_flight(machine.jobs, options.budget, machine.devices),
+                in_flight=flying,
                 readers=parts.readers,
                 prefetch=parts.foresight.read,
+                begun=first.take,
                 devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
             ),
             Participants(

@@ -343,8 +343,11 @@ class Search:
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 self.tree.found_again(proposal.proposer, self.tree.digests.get(program.digest))
                 continue
-            building: Future[Built] = Future()
-            self._executor.submit(self._build, program, parent.by_rules and proposal.by_rules, building)
+            by_rules = parent.by_rules and proposal.by_rules
+            building = self._builds.begun(program) if by_rules else None
+            if building is None:
+                building = Future()
+                self._executor.submit(self._build, program, by_rules, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
             self._readers.submit(self._read, program, building)
             self._await_build(building, parent, proposal, program)
