@@ -164,6 +164,11 @@ class _Parts:
     readers: Executor
     on_progress: Callable[[Progress], None]
 
+    def ahead(self, program: Program) -> None:
+        """Read a candidate before its proposals are asked for; where no other processes do that, most would be read for nothing."""
+        if self.readers is not self.executor:
+            self.foresight.read(program)
+
 
 @dataclass(frozen=True)
 class _Beside:
@@ -213,7 +218,7 @@ def _run(parts: _Parts) -> OptimizationResult:
                 parts.executor,
                 in_flight=flying,
                 readers=parts.readers,
-                prefetch=parts.foresight.read,
+                prefetch=parts.ahead,
                 begun=first.take,
                 devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
             ),
