@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
 from engine.cuda.kernel import Unit
 from engine.cuda.macros import function_macros
 from engine.cuda.math_functions import MATH_FUNCTIONS
+from engine.cuda.parse import once_a_node
 from engine.cuda.syntax import CASTS, THREAD_NAMES, called, is_unroll, names, root_name, text, walk
 
 _UNSAFE_IN_MACRO = re.compile(
@@ -64,9 +66,13 @@ def local_only(unit: Unit, node: Node, allowed: frozenset[str] = frozenset()) ->
     return fine(node) and "__shared__" not in text(node)
 
 
-def written(node: Node) -> set[str]:
+@once_a_node
+def written(node: Node) -> frozenset[str]:
     """Names of variables (or arrays) that the code below the node may change; "" where a target cannot be told."""
-    found: set[str] = set()
+    return frozenset(_targets(node))
+
+
+def _targets(node: Node) -> Iterator[str]:
     for n in walk(node):
         if n.type == "assignment_expression":
             target = n.child_by_field_name("left")
@@ -79,8 +85,7 @@ def written(node: Node) -> set[str]:
         else:
             continue
         if target is not None:
-            found.add(root_name(target))
-    return found
+            yield root_name(target)
 
 
 def _is_load_hint(arguments: Node) -> bool:

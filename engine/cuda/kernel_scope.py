@@ -11,6 +11,7 @@ from engine.cuda.declarations import Declared, variables
 from engine.cuda.effects import assigned
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.macros import expansion
+from engine.cuda.parse import once_a_node
 from engine.cuda.polynomial import Polynomial, number, polynomial
 from engine.cuda.syntax import called, children, inside, strip, text, walk
 
@@ -44,7 +45,6 @@ class Scope:
         self.parameters = {p.name: p for p in kernel.parameters}
         self.constant = {m[1].decode() for m in _CONSTANT.finditer(unit.data)}
         self.declared: dict[str, list[Declared]] = {}
-        self._changed: dict[tuple[int, str], bool] = {}
         self._starts: dict[str, tuple[str, Polynomial | None] | None] = {}
         self._uses: dict[int, list[Use] | None] = {}
         self._source = unit.data, unit.path
@@ -69,22 +69,7 @@ class Scope:
 
     def changed(self, declared: Declared) -> bool:
         """Whether the variable is assigned after its declaration, or its address is taken."""
-        key = (declared.node.start_byte, declared.name)
-        if key not in self._changed:
-            self._changed[key] = self._is_changed(declared)
-        return self._changed[key]
-
-    def _is_changed(self, declared: Declared) -> bool:
-        for node in walk(declared.scope):
-            target = assigned(node)
-            if node.type == "pointer_expression" and text(node).startswith("&"):
-                target = node.child_by_field_name("argument")
-            target = strip(target) if target is not None else None
-            while target is not None and target.type == "field_expression":
-                target = target.child_by_field_name("argument")
-            if target is not None and target.type == "identifier" and text(target) == declared.name:
-                return True
-        return False
+        return declared.name in _changed_names(declared.scope)
 
     def resolve(self, node: Node) -> Node | None:
         """What may stand in its place: the initialiser of a variable that never changes, the expression of a macro."""
@@ -299,3 +284,19 @@ def _direction(access: Node) -> tuple[bool, bool]:
         hint = hint and call is not None and text(call.child_by_field_name("function") or call) in _LOAD_HINTS
         return True, not hint
     return True, False
+
+
+@once_a_node
+def _changed_names(scope: Node) -> frozenset[str]:
+    """The variables that are assigned below the node, or whose address is taken."""
+    found = set()
+    for node in walk(scope):
+        target = assigned(node)
+        if node.type == "pointer_expression" and text(node).startswith("&"):
+            target = node.child_by_field_name("argument")
+        target = strip(target) if target is not None else None
+        while target is not None and target.type == "field_expression":
+            target = target.child_by_field_name("argument")
+        if target is not None and target.type == "identifier":
+            found.add(text(target))
+    return frozenset(found)

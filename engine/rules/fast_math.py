@@ -117,8 +117,10 @@ def _divisions(site: Site, body: Node) -> list[_Quotient]:
 def _quotients(body: Node) -> Iterator[_Quotient]:
     """Every `left / right`, of any type."""
     for node in walk(body):
+        if node.type != "binary_expression":
+            continue
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != "/":
+        if sign is None or left is None or right is None or text(sign) != "/":
             continue
         yield _Quotient(node, left, right)
 

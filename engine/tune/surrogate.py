@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ class Surrogate:
 
     def __init__(self, known: Known) -> None:
         self._points = known.points
+        self._trial = cache(lambda i: Trial(known.points[i]))  # a search asks for hundreds of the same each time
         self._index = {p: i for i, p in enumerate(known.points)}
         self._values = np.array(known.points, dtype=np.int64)
         self._columns = Columns(known.points)
@@ -79,7 +81,7 @@ class Surrogate:
     def ask(self, count: int) -> Sequence[Trial]:
         if self._ranked is None:
             self._ranked = self._rank()
-        return [Trial(self._points[i]) for i in self._ranked[self._left[self._ranked]][:count]]
+        return [self._trial(i) for i in self._ranked[self._left[self._ranked]][:count].tolist()]
 
     def tell(self, trial: Trial, value: float | None) -> None:
         index = self._index.get(trial.point)

@@ -28,9 +28,11 @@ def stride_loop(node: Node, *, memory: bool = False) -> StrideLoop | None:
 
     `memory` admits stores to elements whose array cannot be told, as through a cast pointer: they change no variable.
     """
+    if node.type != "for_statement":
+        return None
     parts = {f: node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")}
     initializer, condition, update, body = parts.values()
-    if node.type != "for_statement" or initializer is None or condition is None or update is None or body is None:
+    if initializer is None or condition is None or update is None or body is None:
         return None
     if initializer.type != "declaration" or not is_integer_type(declared_type(initializer)):
         return None
