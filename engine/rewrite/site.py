@@ -48,6 +48,7 @@ class Site:
         LaunchConfig, ...
     ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
     target: Target = field(default_factory=Target)
+    headers: tuple[Unit, ...] = ()  # that the kernel's file includes, and the file that it is compiled through
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `once`
 
     @property
@@ -125,7 +126,8 @@ class Site:
 
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
-        return local_only(self.unit, node, allowed)
+        types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
+        return local_only(self.unit, node, allowed | types, lambda: self.headers)
 
     def scalar_values(self, case: Case) -> dict[str, Number]:
         """The values of the kernel's scalar parameters in one case, as far as they are numbers."""

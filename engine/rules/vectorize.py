@@ -12,7 +12,7 @@ from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, 
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
 from engine.rules.coarsen import covered, independent, only_bound
 from engine.rules.idioms.known_values import covers
-from engine.rules.idioms.packs import aligned, element_size, packs, scalar_pointers, widths
+from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, scalar_pointers, widths
 from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map
 
 
@@ -89,7 +89,7 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
         own = [a for a in uses if (i := index_of(a)) is not None and text(i) == name]
         if array in changed and len(own) != len(uses):
             return None
-        size = element_size(site, parameter.base)
+        size = pack_size(site, parameter.base)
         if not _reached(parts, own) and not _as_long(site, array, mapping.bounds["x"]):
             continue
         if own and size is not None:
@@ -159,7 +159,7 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     limit = mapping.bounds["x"]
     bound = term_text(limit)
     changes = [(u.start_byte, u.end_byte, f"{vectors[a.name]}.at[{lane}]") for a in arrays for u in a.accesses]
-    condition = aligned([(a.name, a.size * count) for a in arrays])
+    condition = aligned([(a.name, pack_bytes(site, a.kind, count)) for a in arrays])
     lines = [f"{outer}if ({first} + {count - 1} < {bound} && {condition}) {{"]
     inner = outer + unit
     for a in arrays:

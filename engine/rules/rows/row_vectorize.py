@@ -14,7 +14,7 @@ from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, 
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import factor_text, reindent
 from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import aligned, packs, size_of, widths
+from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, widths
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import global_axis
 from engine.rules.rows.row_pointers import row_pointers
@@ -146,7 +146,7 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
         leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
         if leaves or not site.local_only(loop.body, _counters(loop.body)):
             return None
-        uses = _uses(loop, pointers)
+        uses = _uses(site, loop, pointers)
         if uses is None or (together and not _orderless(loop)):
             return None
         if together and not _meets(site) and _lasting(loop):
@@ -180,7 +180,7 @@ def _counters(body: Node) -> frozenset[str]:
     return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
 
 
-def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
+def _uses(site: Site, loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
     """Accesses at `base + variable` with an invariant base. None where a stored array is used in another way."""
     changed = written(loop.body)
     declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
@@ -216,7 +216,7 @@ def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse
                 continue
             kind = pointers[text(node)][0]
             base = " + ".join(text(t) for t in rest)
-            found.append(RowUse(parent, text(node), base, kind, size_of(kind), is_target(parent)))
+            found.append(RowUse(parent, text(node), base, kind, pack_size(site, kind) or 0, is_target(parent)))
     stored = {pointers[u.pointer][1] for u in found if u.stored}
     counted = {pointers[n][1] for n in changed if n in pointers and _only_counted(loop.body, n)}
     if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
@@ -360,7 +360,7 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
     first = loops[0]
     unit = site.indent_unit
-    condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
+    condition = aligned(list(dict.fromkeys((u.address, pack_bytes(site, u.kind, count)) for u in flat)))
     # Nothing is left for the vectors where an address is odd: the scalar loop then does all.
     indent = site.indent_at(first.node.start_byte)
     start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "
