@@ -37,7 +37,9 @@ def local_only(
     approximation in a function, and macros hold plain expressions.
     """
     macros = function_macros(unit.data, unit.path)
-    functions = {f.name: (f,) for f in unit.functions if f.qualifier in ("device", "host device")}
+    functions: dict[str, tuple[Function, ...]] = {
+        f.name: (f,) for f in unit.functions if f.qualifier in ("device", "host device")
+    }
     seen: set[str] = set()
 
     def defined(name: str) -> tuple[Function, ...]:

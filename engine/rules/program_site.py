@@ -28,7 +28,8 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     """
     unit = parse(program.data, program.kernel_file)
     headers = _headers(program, spec)
-    unit = replace(unit, **{kind: {**_only(headers, kind), **getattr(unit, kind)} for kind in ("macros", "constants")})
+    macros = {**_only(headers, "macros"), **unit.macros}
+    unit = replace(unit, macros=macros, constants={**_only(headers, "constants"), **unit.constants})
     kernel = unit.kernel(spec.steps[step].kernel)
     launches = sites(program, kernel.name)
     configs: list[LaunchConfig] = []

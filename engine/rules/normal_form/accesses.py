@@ -21,7 +21,7 @@ def plain_accesses(site: Site) -> Edits | None:
             edits += [Edit(Span(call.start_byte, call.end_byte), place)] if place else []
         elif called(call) in _STORES and len(given) == 2 and statement:
             place = _element(site, given[0])
-            if place and not _hinted(given[1]):
+            if place:
                 edits.append(Edit(Span(call.start_byte, given[1].start_byte), f"{place} = "))
                 edits.append(Edit(Span(given[1].end_byte, call.end_byte), ""))
     return site.in_file(*edits) if edits else None

@@ -46,9 +46,10 @@ def _named(site: Site, guard: Node, index: Index) -> list[Edit]:
     wanted = site.scope.index(value) if value is not None else None
     found: list[Edit] = []
     for node in walk(guard):
-        if node.type == "binary_expression" and not any(e.span.start <= node.start_byte < e.span.end for e in found):
-            if wanted is not None and site.scope.index(node) == wanted:
-                found.append(Edit(Span(node.start_byte, node.end_byte), index.name))
+        within = any(e.span.start <= node.start_byte < e.span.end for e in found)
+        sum_of_its_own = node.type == "binary_expression" and wanted is not None and not within
+        if sum_of_its_own and site.scope.index(node) == wanted:
+            found.append(Edit(Span(node.start_byte, node.end_byte), index.name))
     return found
 
 

@@ -22,7 +22,12 @@ def global_indices(site: Site) -> Edits | None:
             continue
         for declared in variables(statement):
             value = declared.value
-            if value is None or declared.shape != "scalar" or global_axis(value) is not None or site.scope.changed(declared):
+            if (
+                value is None
+                or declared.shape != "scalar"
+                or global_axis(value) is not None
+                or site.scope.changed(declared)
+            ):
                 continue
             index = site.scope.index(value)
             plain = _spelled(index) if index is not None else ""
@@ -50,7 +55,7 @@ def _spelled(index: Polynomial) -> str:
         others = [(product, factor) for product, factor in index.terms.items() if product != thread]
         if index.terms.get(thread) != 1 or len(others) != 1 or others[0][0].count(block) != 1:
             continue
-        (product, factor), extents = others[0], [atom for atom in others[0][0] if atom != block]
+        (_product, factor), extents = others[0], [atom for atom in others[0][0] if atom != block]
         if len(extents) == 1 and _EXTENT.fullmatch(extents[0]) and factor > 0:
             return f"{block} * {extents[0]}{f' * {factor}' if factor != 1 else ''} + {thread[0]}"
         if not extents and factor > 1:

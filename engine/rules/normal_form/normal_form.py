@@ -17,8 +17,9 @@ from engine.errors import OptimlError
 from engine.model import Program
 from engine.rewrite import Edits, Family, Proposal, Site
 from engine.rules.normal_form.accesses import plain_accesses
-from engine.rules.normal_form.counters import own_counters
+from engine.rules.normal_form.counters import exclusive_bounds, own_counters
 from engine.rules.normal_form.guards import guards_last
+from engine.rules.normal_form.inlined import inlined
 from engine.rules.normal_form.indices import global_indices, without_unused
 from engine.rules.normal_form.ranks import thread_ranks
 from engine.rules.normal_form.row_starts import row_starts
@@ -26,7 +27,7 @@ from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
-    own_counters, thread_ranks, plain_accesses, row_starts, global_indices, without_unused, guards_last,
+    inlined, own_counters, exclusive_bounds, thread_ranks, plain_accesses, row_starts, global_indices, without_unused, guards_last,
 )  # fmt: skip
 
 
@@ -66,11 +67,10 @@ def normal_form(site: Site) -> NormalForm | None:
         if edits:
             try:
                 program = edit_program(current.program, edits)
-                current = make_site(program, current.spec, current.step, current.target)
+                written = make_site(program, current.spec, current.step, current.target)
             except (KeyError, OptimlError):
-                return None
-            if not current.sound:
-                return None
+                continue
+            current = written if written.sound else current
     return NormalForm(current, site.program) if current is not site else None
 
 
@@ -90,7 +90,10 @@ def differences(before: Program, after: Program) -> dict[str, tuple[Edit, ...]]:
         tail = next((k for k in range(left) if old[-1 - k] != new[-1 - k]), left)
         matcher = SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
         found[path] = tuple(
-            Edit(Span(starts[head + a], starts[head + b]), b"".join(new[head + c : head + d]).decode().replace("\r\n", "\n"))
+            Edit(
+                Span(starts[head + a], starts[head + b]),
+                b"".join(new[head + c : head + d]).decode().replace("\r\n", "\n"),
+            )
             for kind, a, b, c, d in matcher.get_opcodes()
             if kind != "equal"
         )

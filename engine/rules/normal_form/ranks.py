@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 
-from engine.cuda.declarations import variables
 from engine.cuda.syntax import children, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite import Edit, Edits, Site, Span
 
+_GROUP = re.compile(r"((?:\w+::)*thread_block\w*(?:<[^<>;]*(?:<[^<>;]*>)?[^<>;]*>)?|\bauto)\s+(\w+)\s*=\s*([^;]*);")
 _TILE = re.compile(r"\b(?:thread_block_tile|tiled_partition)\s*<\s*(\d+)\b")
-_BLOCK = re.compile(r"\bthread_block\s*$")
 _OF_BLOCK = {"thread_rank": "threadIdx.x", "size": "blockDim.x", "num_threads": "blockDim.x", "sync": "__syncthreads()"}
 _OF_TILE = {
     "thread_rank": "threadIdx.x % {0}", "size": "{0}", "num_threads": "{0}",
@@ -50,18 +49,12 @@ def _groups(site: Site) -> dict[str, int]:
     """Names of groups, with the threads of a tile; 0 for the block. A name that is declared twice is left out."""
     found: dict[str, int] = {}
     twice: set[str] = set()
-    for node in walk(site.body):
-        for declared in variables(node) if node.type == "declaration" else ():
-            size = _size(declared.type, declared.value)
-            if size is not None:
-                twice |= {declared.name} & found.keys()
-                found[declared.name] = size
+    # By text: `thread_block_tile<32> warp = …` reads like two comparisons.
+    for match in _GROUP.finditer(text(site.body)):
+        kind, name, value = match.groups()
+        tile = _TILE.search(f"{kind} {value}")
+        if tile is None and "thread_block" not in kind and "this_thread_block" not in value:
+            continue
+        twice |= {name} & found.keys()
+        found[name] = int(tile[1]) if tile is not None else 0
     return {name: size for name, size in found.items() if name not in twice}
-
-
-def _size(kind: str, value: Node | None) -> int | None:
-    tile = _TILE.search(kind) or (_TILE.search(text(value)) if value is not None and kind.endswith("auto") else None)
-    if tile is not None:
-        return int(tile[1])
-    whole = _BLOCK.search(kind) or (kind.endswith("auto") and value is not None and "this_thread_block" in text(value))
-    return 0 if whole else None

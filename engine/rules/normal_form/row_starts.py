@@ -24,7 +24,11 @@ def row_starts(site: Site) -> Edits | None:
             continue
         name = text(left)
         uses = [n for n in site.scope.same(None, name, site.body) if n != left]
-        if not pure(offset) or name in names(offset) or any(n.start_byte < statement.end_byte or _target(n) for n in uses):
+        if (
+            not pure(offset)
+            or name in names(offset)
+            or any(n.start_byte < statement.end_byte or _target(n) for n in uses)
+        ):
             continue
         kind = re.sub(r"\s*\b__restrict(?:__)?\b|\s*\*\s*const\b", "", pointers[name].type).replace("*", "").strip()
         written = text(offset) if _binds(offset) else f"({text(offset)})"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from engine.cuda.declarations import declarators
 from engine.cuda.effects import assigned, pure, written
 from engine.cuda.subscripts import index_of, is_target, unconditional
-from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
+from engine.cuda.syntax import THREAD_NAMES, ancestors, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import factor_text, reindent
 from engine.rules.idioms.known_values import definition
@@ -21,6 +21,7 @@ from engine.rules.rows.row_pointers import row_pointers
 
 T = TypeVar("T")
 
+_LANE = re.compile(r"threadIdx\.x(?:%(\w+)|&\((\w+)-1\)|&(31))")
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 _EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
 _MAX_POINTERS = 4
@@ -116,10 +117,12 @@ def shared_by(site: Site, first: Node, step: str) -> str:
     blocks = {c.block for c in site.configs}
     width = blocks.pop() if len(blocks) == 1 else (0, 0, 0)
     flat = width[1:] == (1, 1)
-    if written_start == "threadIdx.x" and (step == "blockDim.x" or (step == str(width[0]))):
+    value = site.value_of(step)
+    if written_start == "threadIdx.x" and (step == "blockDim.x" or value == width[0]):
         return "block"
-    lanes = {"threadIdx.x%32", "threadIdx.x&31", "threadIdx.x%warpSize", "threadIdx.x&(warpSize-1)"}
-    if written_start in lanes and step in ("32", "warpSize") and flat and width[0] % 32 == 0:
+    lane = _LANE.fullmatch(written_start)
+    lanes = (32 if lane[3] else site.value_of(lane[1] or lane[2])) if lane is not None else 0
+    if lanes == value == 32 and flat and width[0] % 32 == 0:
         return "warp"
     shape = global_axis(start) if start is not None else None
     if shape is not None and shape[0] == "x" and shape[2] == 1:
@@ -147,7 +150,7 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
         if leaves or not site.local_only(loop.body, _counters(loop.body)):
             return None
         uses = _uses(site, loop, pointers)
-        if uses is None or (together and not _orderless(loop)):
+        if uses is None or (together and not _orderless(loop, _combining(body))):
             return None
         if together and not _meets(site) and _lasting(loop):
             return None  # each thread's own result would be made of other elements
@@ -162,13 +165,15 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
     invariants = set().union(
         *(set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
     )
+    later = {n: value for n in invariants if (value := _later(site, n, loops[0].node)) is not None}
+    invariants = (invariants - later.keys()).union(*(names(value) for value in later.values()))
     if not _available(site, invariants | names(loops[0].start) | names(loops[0].bound), loops[0].node):
         return None
     if roots_written and not site.pointers_distinct:
         return None
     if together and roots_written and not _contained(body, loops, found, pointers, roots_written):
         return None
-    if together and any(_local_arrays(loop, pointers) for loop in loops):
+    if together and not _own_elements(body, loops, pointers):
         return None
     return found
 
@@ -245,7 +250,7 @@ def _only_counted(body: Node, array: str) -> bool:
 
 def _meets(site: Site) -> bool:
     """Whether threads may put together what each of them found: by shared memory, shuffles, atomics, or in a function."""
-    functions = {f.name for f in site.unit.functions} | site.function_macros.keys()
+    functions = {f.name for unit in (site.unit, *site.headers) for f in unit.functions} | site.function_macros.keys()
     return bool(site.kernel.shared) or any(_MEETING.match(c) or c in functions for c in site.kernel.calls)
 
 
@@ -256,8 +261,15 @@ def _lasting(loop: StrideLoop) -> bool:
     return any(t.type == "identifier" and text(t) not in declared for t in targets)
 
 
-def _orderless(loop: StrideLoop) -> bool:
-    """Whether scalars that live longer than an iteration are only summed, multiplied, or replaced by their extremum."""
+def _combining(body: Node) -> frozenset[str]:
+    """Functions by which threads of a group put their results together: the order of these does not matter."""
+    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).rpartition("::")[2] == "reduce"]
+    given = [children(listed) for n in calls if (listed := n.child_by_field_name("arguments")) is not None]
+    return frozenset(text(parts[2]) for parts in given if len(parts) == 3)
+
+
+def _orderless(loop: StrideLoop, combining: frozenset[str]) -> bool:
+    """Whether variables that live longer than an iteration are only summed, multiplied, replaced by their extremum, or combined."""
     declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
     for node in walk(loop.body):
         if node.type == "update_expression":
@@ -279,11 +291,24 @@ def _orderless(loop: StrideLoop) -> bool:
             continue
         function = right.child_by_field_name("function") if right.type == "call_expression" else None
         arguments = right.child_by_field_name("arguments")
-        if function is None or arguments is None or text(function) not in _EXTREMA:
+        if function is None or arguments is None or text(function) not in _EXTREMA | combining:
             return False
         if [text(a) for a in children(arguments)].count(name) != 1:
             return False
     return True
+
+
+def _begin(site: Site, use: RowUse, at: Node) -> str:
+    """The address of a use's first element where `at` stands, before which its pointer may not be declared yet."""
+    value = _later(site, use.pointer, at)
+    return use.address if value is None else f"{text(value)} + {use.base}" if use.base else text(value)
+
+
+def _later(site: Site, name: str, at: Node) -> Node | None:
+    """What a pointer is defined as that is declared behind the node; None for others."""
+    found = [d for d in site.scope.declared.get(name, []) if d.shape == "pointer" and not site.scope.changed(d)]
+    behind = len(found) == 1 and found[0].node.start_byte > at.start_byte
+    return found[0].value if behind else None
 
 
 def _available(site: Site, wanted: set[str], at: Node) -> bool:
@@ -336,14 +361,41 @@ def _contained(
     return True
 
 
-def _local_arrays(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> bool:
-    """Whether the loop indexes shared or local arrays by its variable: which thread owns an element matters then."""
-    for node in walk(loop.body):
-        if node.type == "subscript_expression":
-            array = node.child_by_field_name("argument")
-            if array is not None and text(array) not in pointers and loop.variable in names(node):
-                return True
-    return False
+def _own_elements(body: Node, loops: list[StrideLoop], pointers: dict[str, tuple[str, str]]) -> bool:
+    """Whether shared and local arrays that a loop indexes by its variable are used by these loops alone, each thread's own elements.
+
+    Another thread takes an element afterwards, in all of these loops alike.
+    """
+    own: set[int] = set()
+    arrays: set[str] = set()
+    for loop in loops:
+        for node in walk(loop.body):
+            array = node.child_by_field_name("argument") if node.type == "subscript_expression" else None
+            if array is None or text(array) in pointers or loop.variable not in names(node) or _counted(node):
+                continue
+            at = index_of(node)
+            if array.type != "identifier" or at is None or text(at) != loop.variable:
+                return False
+            own.add(array.start_byte)
+            arrays.add(text(array))
+    uses = [n for n in walk(body) if n.type == "identifier" and text(n) in arrays]
+    return all(n.start_byte in own or _declared_here(n) for n in uses)
+
+
+def _counted(element: Node) -> bool:
+    """Whether an element is the target of an atomic, of whichever thread."""
+    above = element.parent
+    listed = above.parent if above is not None and above.type == "pointer_expression" else None
+    call = listed.parent if listed is not None and listed.type == "argument_list" else None
+    return (
+        call is not None and listed is not None and children(listed)[0] == above and called(call).startswith("atomic")
+    )
+
+
+def _declared_here(name: Node) -> bool:
+    return any(above.type == "declaration" for above in ancestors(name)) and not any(
+        above.type in ("subscript_expression", "init_declarator") for above in ancestors(name)
+    )
 
 
 def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], count: int) -> Edits | None:
@@ -360,7 +412,8 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
     first = loops[0]
     unit = site.indent_unit
-    condition = aligned(list(dict.fromkeys((u.address, pack_bytes(site, u.kind, count)) for u in flat)))
+    addresses = dict.fromkeys((_begin(site, u, first.node), pack_bytes(site, u.kind, count)) for u in flat)
+    condition = aligned(list(addresses))
     # Nothing is left for the vectors where an address is odd: the scalar loop then does all.
     indent = site.indent_at(first.node.start_byte)
     start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "

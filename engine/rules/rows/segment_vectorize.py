@@ -12,7 +12,7 @@ from functools import partial
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import aligned, packs, widths
+from engine.rules.idioms.packs import aligned, pack_bytes, packs, widths
 from engine.rules.idioms.strided_loop import StrideLoop
 from engine.rules.reduction.register_accumulate import with_pragma
 from engine.rules.rows.row_vectorize import (
