@@ -14,7 +14,7 @@ from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.cuda.aliasing import shared_buffers
 from engine.cuda.definitions import expression
 from engine.cuda.edit import edit_program
-from engine.cuda.effects import local_only
+from engine.cuda.effects import local_only, written
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
 from engine.cuda.kernel_scope import Scope
 from engine.cuda.launch import relaunch
@@ -93,6 +93,11 @@ class Site:
     def scope(self) -> Scope:
         """The names of the self's kernel, all that never change replaced by their definition; one for all rules."""
         return Scope(self.unit, self.kernel)
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """Names of variables and arrays that the kernel's body may change."""
+        return frozenset(written(self.body))
 
     @cached_property
     def type_names(self) -> frozenset[str]:

@@ -182,7 +182,7 @@ def _coarsened(
     if list(bounds) not in (["x"], ["x", "y"], ["y", "x"]):
         return None
     first, count = site.fresh(f"{index.name}0"), site.fresh("k")
-    declaration = f"{index.type} {first} = blockIdx.{axis} * ({index.extent} * {factor}) + threadIdx.{axis};"
+    declaration = f"{index.type} {first} = {index.block} * ({index.extent} * {factor}) + threadIdx.{axis};"
     loop = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
     inside = f"{index.type} {index.name} = {first} + {count} * {index.extent};"
     body = _looped(site, mapping, index, declaration, _WorkLoop(["#pragma unroll", loop], [inside], keeps_guard=True))

@@ -13,7 +13,7 @@ from engine.rewrite import Edit, Edits, Node, Site, Span
 from engine.rewrite.wording import reindent
 
 _MAX_LINES = 150
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,18 @@ def _body(site: Site, found: _Call) -> str | None:
     types = _types(site, function, given)
     if types is None or source.count("\n") > _MAX_LINES or re.search(r"^\s*#\s*(?!pragma)", source, re.M):
         return None
-    lines = _parameters(function, given, types)
     # What the function declares and the kernel names as well would become the same.
     own = {d.name for s in statements for n in walk(s) if n.type == "declaration" for d in variables(n)}
     own |= {p.name for p, a in zip(function.parameters, given, strict=True) if p.name != text(a)}
     taken = own & {n for s in children(site.body) for n in names(s) if s != found.statement}
     taken |= own & ({p.name for p in site.kernel.parameters} | set().union(*(names(a) for a in given)))
-    if lines is None or taken:
+    fresh = site.fresh_names()
+    types |= {name: fresh(name) for name in sorted(taken)}
+    lines = _parameters(function, given, types)
+    if lines is None:
         return None
     indent = site.indent_at(found.statement.start_byte)
-    line = source_line_indent(function, start)
+    line = _line_indent(function, start)
     text_of_body = reindent(_typed(source, types), line, indent).lstrip()
     result = children(value)[0] if value is not None and children(value) else None
     last = [f"{found.result} = {_typed(text(result), types)};"] if result is not None else []
@@ -92,7 +94,7 @@ def _body(site: Site, found: _Call) -> str | None:
     return f"\n{indent}".join([*lines, text_of_body, *last])
 
 
-def source_line_indent(function: Function, offset: int) -> str:
+def _line_indent(function: Function, offset: int) -> str:
     """The white space before a statement of the function, in its own file."""
     before = (function.node.text or b"")[: offset - function.node.start_byte].decode()
     line = before.rpartition("\n")[2]
@@ -111,7 +113,8 @@ def _parameters(function: Function, given: list[Node], types: dict[str, str]) ->
                 return None
             continue
         kind = re.sub(r"\s*\b__restrict(?:__)?\b", "", parameter.type)
-        lines.append(f"{_typed(kind, types)} {parameter.name} = {text(argument)};")
+        name = types.get(parameter.name, parameter.name)
+        lines.append(f"{_typed(kind, types)} {name} = {text(argument)};")
     return lines
 
 
@@ -129,4 +132,5 @@ def _types(site: Site, function: Function, given: list[Node]) -> dict[str, str] 
 
 
 def _typed(source: str, types: dict[str, str]) -> str:
+    """The text with template parameters and names replaced."""
     return _WORD.sub(lambda m: types.get(m[0], m[0]), source) if types else source

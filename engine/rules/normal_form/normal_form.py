@@ -23,11 +23,12 @@ from engine.rules.normal_form.inlined import inlined
 from engine.rules.normal_form.indices import global_indices, without_unused
 from engine.rules.normal_form.ranks import thread_ranks
 from engine.rules.normal_form.row_starts import row_starts
+from engine.rules.normal_form.single_values import single_values
 from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
-    inlined, own_counters, exclusive_bounds, thread_ranks, plain_accesses, row_starts, global_indices, without_unused, guards_last,
+    inlined, own_counters, exclusive_bounds, thread_ranks, plain_accesses, row_starts, single_values, global_indices, without_unused, guards_last,
 )  # fmt: skip
 
 

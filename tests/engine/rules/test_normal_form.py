@@ -246,3 +246,125 @@ def test_families_of_the_normal_form_make_edits_of_the_original() -> None:
     made = family.make({"factor": 3})
     assert made is not None
     assert_equal(site, [after(site, made)], [{"n": 1003}])
+
+
+HELPED = """
+template <typename T>
+__device__ void scaled(const T* row, T* yy, int tid, int cols) {
+    float sum = 0.0f;
+    for (int c = tid; c < cols; c += blockDim.x) {
+        sum += row[c] * row[c];
+    }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    for (int c = tid; c < cols; c += blockDim.x) {
+        yy[c] = row[c] * rsqrtf(sum);
+    }
+}
+__global__ void helped(const float* x, float* yy, int rows, int cols) {
+    const int row = blockIdx.x;
+    scaled(x + row * cols, yy + row * cols, threadIdx.x, cols);
+}
+"""
+HELPED_LAUNCH = "    helped<<<rows, 32>>>(x, yy, rows, cols);"
+HELPED_ROWS = {**ROWS, "elements": {"x": "rows*cols", "yy": "rows*cols"}}
+
+
+def test_functions_that_are_given_arrays_are_looked_through() -> None:
+    site = make(HELPED, HELPED_LAUNCH, **HELPED_ROWS)
+    text = plain(site)
+    # Names of the kernel's own keep their meaning.
+    assert "const float* row2 = x + row * cols;" in text
+    assert "float* yy2 = yy + row * cols;" in text
+    assert "const int tid = threadIdx.x;" in text or "int tid = threadIdx.x;" in text
+    edited = found(site, "row_vectorize")
+    assert "__device__ void scaled" in device(edited[0])
+    assert_equal(site, edited, SMALL)
+
+
+def test_result_of_a_function_that_is_given_arrays() -> None:
+    source = HELPED.replace("__device__ void scaled", "__device__ float scaled").replace(
+        "        yy[c] = row[c] * rsqrtf(sum);\n    }\n",
+        "        yy[c] = row[c] * rsqrtf(sum);\n    }\n    return sum * 0.0f;\n",
+    )
+    source = source.replace("    scaled(", "    const float total = scaled(").replace(
+        "cols);\n}\n", "cols);\n    if (total > 1.0f) yy[0] = total;\n}\n"
+    )
+    text = plain(make(source, HELPED_LAUNCH, **HELPED_ROWS))
+    assert "const float total = sum * 0.0f;" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    float sum = 0.0f;\n", "    if (cols == 1) return;\n    float sum = 0.0f;\n"),  # ends the function, not the kernel
+        ("const T* row, T* yy, int tid", "const T* row, T* yy, int& tid"),
+        ("x + row * cols, yy", "x + atomicAdd((int*)yy, 0) * 0 + row * cols, yy"),
+    ],
+)  # fmt: skip
+def test_calls_that_cannot_be_written_out_stay(old: str, new: str) -> None:
+    source = HELPED.replace(old, new).replace(
+        "threadIdx.x, cols)", "tid, cols)" if "int&" in new else "threadIdx.x, cols)"
+    )
+    source = (
+        source.replace("const int row = blockIdx.x;", "const int row = blockIdx.x; int tid = threadIdx.x;")
+        if "int&" in new
+        else source
+    )
+    form = normal_form(make(source, HELPED_LAUNCH, **HELPED_ROWS))
+    assert form is None or "scaled(x" in device(form.site)
+
+
+def test_inclusive_bounds_become_exclusive() -> None:
+    source = MOVED.replace("c < cols;", "c <= last;").replace("    for (", "    const int last = cols - 1;\n    for (")
+    site = make(source, MOVED_LAUNCH, **ROWS)
+    assert "for (int c = threadIdx.x; c < last + 1; c += blockDim.x) {" in plain(site)
+    assert_equal(site, found(site, "row_vectorize"), SMALL)
+    for kind in ("unsigned int c", "size_t c"):  # all numbers are up to the largest
+        form = normal_form(make(source.replace("int c", kind), MOVED_LAUNCH, **ROWS))
+        assert form is not None and "c <= last" in device(form.site)
+
+
+PERMUTED = """
+__global__ void permuted(const float* x, float* y, int b, int n, int h, int d) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= b * n * h * d) { return; }
+    int i = idx / (h * n * d);
+    int rest = idx % (h * n * d);
+    int k = rest / (n * d);
+    rest = rest % (n * d);
+    int j = rest / d;
+    int e = rest % d;
+    y[(i * n * h * d) + (j * h * d) + (k * d) + e] = x[idx];
+}
+"""
+PERMUTED_LAUNCH = "    permuted<<<(b * n * h * d + 255) / 256, 256>>>(x, y, b, n, h, d);"
+PERMUTED_SIZES = {
+    "sizes": [{"b": 64, "n": 64, "h": 64, "d": 64}],
+    "check": [{"b": 2, "n": 3, "h": 5, "d": 7}, {"b": 2, "n": 3, "h": 5, "d": 8}],
+    "elements": {"x": "b*n*h*d", "y": "b*n*h*d"},
+}
+
+
+def test_values_that_a_variable_takes_one_after_the_other_get_names() -> None:
+    site = make(PERMUTED, PERMUTED_LAUNCH, **PERMUTED_SIZES)
+    text = plain(site)
+    assert "const int rest2 = rest % (n * d);" in text
+    assert "int j = rest2 / d;\n    int e = rest2 % d;" in text
+    edited = found(site, "vectorize")
+    assert "&& d % 4 == 0) {" in device(edited[0])
+    assert "*reinterpret_cast<FloatPack4*>(&y[(i * n * h * d) + (j * h * d) + (k * d) + e]) = y_pack;" in device(
+        edited[0]
+    )
+    assert_equal(site, edited, [{"b": 2, "n": 3, "h": 5, "d": 7}, {"b": 2, "n": 3, "h": 5, "d": 8}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    rest = rest % (n * d);", "    if (d > 1) rest = rest % (n * d);"),
+        ("    rest = rest % (n * d);", "    for (; rest >= n * d;) rest = rest - n * d;"),
+    ],
+)
+def test_variables_that_a_branch_sets_keep_their_name(old: str, new: str) -> None:
+    form = normal_form(make(PERMUTED.replace(old, new), PERMUTED_LAUNCH, **PERMUTED_SIZES))
+    assert form is None or "rest2" not in device(form.site)
