@@ -24,7 +24,8 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     """Parse the program once for all rules.
 
     Launches are those that the program's own text declares. `configs` is empty where that of a timing case cannot be
-    evaluated. Macros and constants of the headers count as the file's own. Raises KeyError where the kernel is gone, and SourceError where the file cannot be parsed.
+    evaluated. Macros and constants of the headers count as the file's own. Raises KeyError where the kernel is gone, and
+    SourceError where the file cannot be parsed.
     """
     unit = parse(program.data, program.kernel_file)
     headers = _headers(program, spec)

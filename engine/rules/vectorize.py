@@ -29,7 +29,9 @@ class _Array:
     accesses: tuple[Node, ...]  # those at exactly the thread's index
     stored: bool
     loaded: bool
-    conditions: tuple[str, ...] = ()  # under which the elements are neighbours, where the thread's index is not the array's own
+    conditions: tuple[
+        str, ...
+    ] = ()  # under which the elements are neighbours, where the thread's index is not the array's own
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,12 @@ def _along(
     name, stored = mapping.indices[0].name, is_target(access)
     size = pack_size(site, parameter.base)
     part = next((p for p in parts if p.start_byte <= access.start_byte < p.end_byte), None)
-    if size is None or part is None or not unconditional(access, part) or any(n.type == "return_statement" for n in walk(part)):
+    if (
+        size is None
+        or part is None
+        or not unconditional(access, part)
+        or any(n.type == "return_statement" for n in walk(part))
+    ):
         return None
     count = min(_WIDEST // size, _MOST)
     conditions = goes_along(site, access, name, count) if count > 1 else None
@@ -200,7 +207,9 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
 
     first, lane = name_for(f"{index.name}0"), name_for("k")
     vectors = {a: name_for(f"{a.name}_pack") for a in arrays}
-    along = [a for a in arrays if a.conditions is not None and text(index_of(a.accesses[0]) or a.accesses[0]) != index.name]
+    along = [
+        a for a in arrays if a.conditions is not None and text(index_of(a.accesses[0]) or a.accesses[0]) != index.name
+    ]
     kinds, definitions = packs(site, [a.kind for a in arrays], count, taken)
     limit = mapping.bounds["x"]
     bound = term_text(limit)
@@ -212,9 +221,8 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     if along:
         needed = dict.fromkeys(d for a in along for d in _declarations(mapping, a.accesses[0]) or ())
         lines.append(f"{inner}const {index.type} {index.name} = {first};")
-        ordered = sorted(needed, key=lambda d: d.start_byte)
-        lines += [reindent(text(d), site.indent_at(d.start_byte), inner) for d in ordered]
-        lines[-len(ordered) :] = [f"{inner}{line.lstrip()}" for line in lines[-len(ordered) :]] if ordered else []
+        for declaration in sorted(needed, key=lambda d: d.start_byte):
+            lines.append(inner + reindent(text(declaration), site.indent_at(declaration.start_byte), inner).lstrip())
     begins = {a: f"&{text(a.accesses[0])}" if a in along else f"{a.name} + {first}" for a in arrays}
     for a in arrays:
         if a.loaded:

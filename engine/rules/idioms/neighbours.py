@@ -54,7 +54,11 @@ class _Walk:
             over, by = polynomial(left, _nothing), polynomial(right, _nothing)
             course = self.course(over) if over is not None else None
             if text(sign) not in ("/", "%") or by is None or self.name in by.names():
-                return "same" if over is not None and by is not None and self.name not in over.names() | by.names() else None
+                return (
+                    "same"
+                    if over is not None and by is not None and self.name not in over.names() | by.names()
+                    else None
+                )
             if course == "next":
                 if not all(self._multiple(product, factor) for product, factor in by.terms.items()):
                     return None
@@ -75,7 +79,11 @@ class _Walk:
     def _unchanging(self, name: str) -> bool:
         parameter = self.site.scope.parameters.get(name)
         plain = parameter is not None and not parameter.pointer
-        return (plain and name not in self.site.changed) or name in self.site.unit.macros or name in self.site.unit.constants
+        return (
+            (plain and name not in self.site.changed)
+            or name in self.site.unit.macros
+            or name in self.site.unit.constants
+        )
 
 
 def _nothing(node: Node) -> None:

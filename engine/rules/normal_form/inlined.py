@@ -125,9 +125,9 @@ def _types(site: Site, function: Function, given: list[Node]) -> dict[str, str] 
     found: dict[str, str] = {}
     for parameter, argument in zip(function.parameters, given, strict=True):
         roots = [arrays[n] for n in names(argument) if n in arrays]
-        if parameter.base in wanted and parameter.pointer and len(roots) == 1:
-            if found.setdefault(parameter.base, roots[0].base) != roots[0].base:
-                return None
+        told = parameter.base in wanted and parameter.pointer and len(roots) == 1
+        if told and found.setdefault(parameter.base, roots[0].base) != roots[0].base:
+            return None
     return found if set(found) == set(wanted) else None
 
 

@@ -19,8 +19,8 @@ from engine.rewrite import Edits, Family, Proposal, Site
 from engine.rules.normal_form.accesses import plain_accesses
 from engine.rules.normal_form.counters import exclusive_bounds, own_counters
 from engine.rules.normal_form.guards import guards_last
-from engine.rules.normal_form.inlined import inlined
 from engine.rules.normal_form.indices import global_indices, without_unused
+from engine.rules.normal_form.inlined import inlined
 from engine.rules.normal_form.ranks import thread_ranks
 from engine.rules.normal_form.row_starts import row_starts
 from engine.rules.normal_form.single_values import single_values
@@ -28,8 +28,17 @@ from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
-    inlined, own_counters, exclusive_bounds, thread_ranks, plain_accesses, row_starts, single_values, global_indices, without_unused, guards_last,
-)  # fmt: skip
+    inlined,
+    own_counters,
+    exclusive_bounds,
+    thread_ranks,
+    plain_accesses,
+    row_starts,
+    single_values,
+    global_indices,
+    without_unused,
+    guards_last,
+)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.cuda.declarations import Declared, variables
 from engine.cuda.effects import assigned, pure
 from engine.cuda.syntax import children, inside, is_integer_type, text, walk
@@ -20,7 +22,7 @@ def single_values(site: Site) -> Edits | None:
     return site.in_file(*edits) if edits else None
 
 
-def _renamed(site: Site, declared: Declared, kind: str, fresh: object) -> list[Edit]:
+def _renamed(site: Site, declared: Declared, kind: str, fresh: Callable[[str], str]) -> list[Edit]:
     uses = site.scope.same(declared, declared.name, declared.scope)
     sets: list[tuple[Node, Node]] = []  # the statement, the assignment
     for use in uses:
@@ -30,8 +32,17 @@ def _renamed(site: Site, declared: Declared, kind: str, fresh: object) -> list[E
         if assigned(parent) != use:
             continue
         statement = parent.parent
-        plain = parent.type == "assignment_expression" and statement is not None and statement.type == "expression_statement"
-        if not plain or statement is None or statement.parent != declared.scope or not pure(parent.child_by_field_name("right") or parent):
+        plain = (
+            parent.type == "assignment_expression"
+            and statement is not None
+            and statement.type == "expression_statement"
+        )
+        if (
+            not plain
+            or statement is None
+            or statement.parent != declared.scope
+            or not pure(parent.child_by_field_name("right") or parent)
+        ):
             return []
         sets.append((statement, parent))
     edits: list[Edit] = []
@@ -39,7 +50,6 @@ def _renamed(site: Site, declared: Declared, kind: str, fresh: object) -> list[E
     for order, (statement, change) in enumerate(sets):
         later = sets[order + 1][0].start_byte if order + 1 < len(sets) else declared.scope.end_byte
         right, sign = change.child_by_field_name("right"), change.child_by_field_name("operator")
-        assert callable(fresh)
         if right is None or sign is None:
             return []
         value = _with(site, right, declared, name)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.cuda.declarations import declarators
-from engine.cuda.effects import assigned, pure, written
+from engine.cuda.effects import pure, written
 from engine.cuda.subscripts import index_of, is_target, unconditional
-from engine.cuda.syntax import THREAD_NAMES, ancestors, called, children, names, operands, strip, text, walk
+from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import factor_text, reindent
 from engine.rules.idioms.known_values import definition
 from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, widths
+from engine.rules.idioms.shared_elements import combining, counters, lasting, orderless, own_elements
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 from engine.rules.idioms.thread_index import global_axis
 from engine.rules.rows.row_pointers import row_pointers
@@ -23,7 +24,6 @@ T = TypeVar("T")
 
 _LANE = re.compile(r"threadIdx\.x(?:%(\w+)|&\((\w+)-1\)|&(31))")
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
-_EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
 _MAX_POINTERS = 4
 _MEETING = re.compile(
     r"__shfl|__sync|__ballot|__any|__all|__reduce|__match|atomic|(?:cg::|cooperative_groups::)?(?:reduce|sync)"
@@ -147,12 +147,12 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
     found: list[list[RowUse]] = []
     for loop in loops:
         leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
-        if leaves or not site.local_only(loop.body, _counters(loop.body)):
+        if leaves or not site.local_only(loop.body, counters(loop.body)):
             return None
         uses = _uses(site, loop, pointers)
-        if uses is None or (together and not _orderless(loop, _combining(body))):
+        if uses is None or (together and not orderless(loop, combining(body))):
             return None
-        if together and not _meets(site) and _lasting(loop):
+        if together and not _meets(site) and lasting(loop):
             return None  # each thread's own result would be made of other elements
         here = {u.key for u in uses if unconditional(u.node, loop.body)}
         if {u.key for u in uses if u.stored} - here:
@@ -173,16 +173,9 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
         return None
     if together and roots_written and not _contained(body, loops, found, pointers, roots_written):
         return None
-    if together and not _own_elements(body, loops, pointers):
+    if together and not own_elements(body, loops, pointers):
         return None
     return found
-
-
-def _counters(body: Node) -> frozenset[str]:
-    """Atomics whose result nobody uses: their order does not matter."""
-    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).startswith("atomic")]
-    used = {called(n) for n in calls if n.parent is None or n.parent.type != "expression_statement"}
-    return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
 
 
 def _uses(site: Site, loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
@@ -254,50 +247,6 @@ def _meets(site: Site) -> bool:
     return bool(site.kernel.shared) or any(_MEETING.match(c) or c in functions for c in site.kernel.calls)
 
 
-def _lasting(loop: StrideLoop) -> bool:
-    """Whether the loop changes a scalar that lives longer than an iteration."""
-    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
-    targets = (strip(t) for n in walk(loop.body) if (t := assigned(n)) is not None)
-    return any(t.type == "identifier" and text(t) not in declared for t in targets)
-
-
-def _combining(body: Node) -> frozenset[str]:
-    """Functions by which threads of a group put their results together: the order of these does not matter."""
-    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).rpartition("::")[2] == "reduce"]
-    given = [children(listed) for n in calls if (listed := n.child_by_field_name("arguments")) is not None]
-    return frozenset(text(parts[2]) for parts in given if len(parts) == 3)
-
-
-def _orderless(loop: StrideLoop, combining: frozenset[str]) -> bool:
-    """Whether variables that live longer than an iteration are only summed, multiplied, replaced by their extremum, or combined."""
-    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
-    for node in walk(loop.body):
-        if node.type == "update_expression":
-            target = node.child_by_field_name("argument")
-            if target is not None and target.type == "identifier" and text(target) not in declared:
-                return False
-        if node.type != "assignment_expression":
-            continue
-        sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if sign is None or left is None or right is None or left.type != "identifier" or text(left) in declared:
-            continue
-        name = text(left)
-        if text(sign) in ("+=", "*=") and name not in names(right):
-            continue
-        if text(sign) != "=":
-            return False
-        sums = [text(t) for t in operands(right, "+")]
-        if sums.count(name) == 1 and len(sums) > 1 and "".join(sums).count(name) == 1:
-            continue
-        function = right.child_by_field_name("function") if right.type == "call_expression" else None
-        arguments = right.child_by_field_name("arguments")
-        if function is None or arguments is None or text(function) not in _EXTREMA | combining:
-            return False
-        if [text(a) for a in children(arguments)].count(name) != 1:
-            return False
-    return True
-
-
 def _begin(site: Site, use: RowUse, at: Node) -> str:
     """The address of a use's first element where `at` stands, before which its pointer may not be declared yet."""
     value = _later(site, use.pointer, at)
@@ -359,43 +308,6 @@ def _contained(
             if parent is None or (parent.type == "subscript_expression" and parent.id not in known):
                 return False
     return True
-
-
-def _own_elements(body: Node, loops: list[StrideLoop], pointers: dict[str, tuple[str, str]]) -> bool:
-    """Whether shared and local arrays that a loop indexes by its variable are used by these loops alone, each thread's own elements.
-
-    Another thread takes an element afterwards, in all of these loops alike.
-    """
-    own: set[int] = set()
-    arrays: set[str] = set()
-    for loop in loops:
-        for node in walk(loop.body):
-            array = node.child_by_field_name("argument") if node.type == "subscript_expression" else None
-            if array is None or text(array) in pointers or loop.variable not in names(node) or _counted(node):
-                continue
-            at = index_of(node)
-            if array.type != "identifier" or at is None or text(at) != loop.variable:
-                return False
-            own.add(array.start_byte)
-            arrays.add(text(array))
-    uses = [n for n in walk(body) if n.type == "identifier" and text(n) in arrays]
-    return all(n.start_byte in own or _declared_here(n) for n in uses)
-
-
-def _counted(element: Node) -> bool:
-    """Whether an element is the target of an atomic, of whichever thread."""
-    above = element.parent
-    listed = above.parent if above is not None and above.type == "pointer_expression" else None
-    call = listed.parent if listed is not None and listed.type == "argument_list" else None
-    return (
-        call is not None and listed is not None and children(listed)[0] == above and called(call).startswith("atomic")
-    )
-
-
-def _declared_here(name: Node) -> bool:
-    return any(above.type == "declaration" for above in ancestors(name)) and not any(
-        above.type in ("subscript_expression", "init_declarator") for above in ancestors(name)
-    )
 
 
 def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], count: int) -> Edits | None:

@@ -321,7 +321,8 @@ def test_inclusive_bounds_become_exclusive() -> None:
     assert_equal(site, found(site, "row_vectorize"), SMALL)
     for kind in ("unsigned int c", "size_t c"):  # all numbers are up to the largest
         form = normal_form(make(source.replace("int c", kind), MOVED_LAUNCH, **ROWS))
-        assert form is not None and "c <= last" in device(form.site)
+        assert form is not None
+        assert "c <= last" in device(form.site)
 
 
 PERMUTED = """
