@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from engine.cuda.declarations import declarators
@@ -13,7 +14,7 @@ from engine.cuda.subscripts import index_of, is_target, unconditional
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rewrite.wording import factor_text, reindent
-from engine.rules.idioms.known_values import definition
+from engine.rules.idioms.known_values import definition, in_parameters
 from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, widths
 from engine.rules.idioms.shared_elements import combining, counters, lasting, orderless, own_elements
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
@@ -220,9 +221,20 @@ def _uses(site: Site, loop: StrideLoop, pointers: dict[str, tuple[str, str]]) ->
     if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
         return None
     for root in stored:
-        if len({u.key for u in found if pointers[u.pointer][1] == root}) != 1:
+        bases = {u.key: u.base for u in found if pointers[u.pointer][1] == root}
+        if len(bases) != 1 and not _apart(site, loop, bases):
             return None
     return found if len({u.key for u in found}) <= _MAX_POINTERS else None
+
+
+def _apart(site: Site, loop: StrideLoop, bases: Mapping[tuple[str, str], str]) -> bool:
+    """Whether accesses through one pointer are further from each other than the loop is long."""
+    bound = in_parameters(site, loop.bound)
+    length = site.value_of(bound) if bound is not None else None
+    places = sorted(place for base in bases.values() if (place := site.value_of(base or "0")) is not None)
+    if length is None or len(places) != len(bases) or len({pointer for pointer, _ in bases}) != 1:
+        return False
+    return all(b - a >= length for a, b in pairwise(places))
 
 
 def _only_counted(body: Node, array: str) -> bool:
