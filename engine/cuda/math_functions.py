@@ -19,7 +19,8 @@ hrsqrt htanh __int_as_float __float_as_int __uint_as_float __float_as_uint __mul
 __float22half2_rn __half22float2 __bfloat1622float2 __float22bfloat162_rn __floats2half2_rn __floats2bfloat162_rn
 __low2half __high2half __low2bfloat16 __high2bfloat16 __halves2half2 __half2half2 __bfloat162bfloat162 __ushort_as_half
 __half_as_ushort __hadd2 __hsub2 __hmul2 __hfma2 __hneg2 __hmax2 __hmin2 h2exp h2rsqrt h2sqrt make_half2 __dp4a
-make_uchar2 make_uchar4 make_char4 make_short4 make_ushort4 make_float2 make_float3 make_float4 make_int2 make_int4 make_uint2 make_uint4 make_double2 float double int
+make_uchar2 make_uchar4 make_char4 make_short4 make_ushort4
+make_float2 make_float3 make_float4 make_int2 make_int4 make_uint2 make_uint4 make_double2 float double int
 unsigned half __half
 """
 MATH_FUNCTIONS = frozenset(name + suffix for name in _ELEMENTARY.split() for suffix in ("", "f")) | frozenset(

@@ -221,8 +221,8 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     if along:
         needed = dict.fromkeys(d for a in along for d in _declarations(mapping, a.accesses[0]) or ())
         lines.append(f"{inner}const {index.type} {index.name} = {first};")
-        for declaration in sorted(needed, key=lambda d: d.start_byte):
-            lines.append(inner + reindent(text(declaration), site.indent_at(declaration.start_byte), inner).lstrip())
+        for node in sorted(needed, key=lambda d: d.start_byte):
+            lines.append(inner + reindent(text(node), site.indent_at(node.start_byte), inner).lstrip())
     begins = {a: f"&{text(a.accesses[0])}" if a in along else f"{a.name} + {first}" for a in arrays}
     for a in arrays:
         if a.loaded:

@@ -10,8 +10,15 @@ _STORES = frozenset({"__stcs", "__stcg", "__stwb", "__stwt"})
 
 
 def plain_accesses(site: Site) -> Edits | None:
-    """The accesses by `&array[index]` or `array + index`. What the caches are told does not change a value."""
-    edits = []
+    """The accesses by `&array[index]` or `array + index`, where blocks do not wait for each other's stores.
+
+    What the caches are told does not change a value then.
+    """
+    edits: list[Edit] = []
+    if any(c.startswith("__threadfence") or c in ("__nanosleep", "atomicCAS", "atomicExch") for c in site.kernel.calls):
+        return None
+    if "volatile" in site.unit.text(site.kernel.span):
+        return None
     for call in (n for n in walk(site.body) if n.type == "call_expression"):
         arguments = call.child_by_field_name("arguments")
         given = children(arguments) if arguments is not None else []

@@ -115,6 +115,11 @@ def test_ranks_of_groups_in_blocks_of_whole_warps_only(threads: str, ranked: boo
     assert ("threadIdx.x % 32" in device(form.site)) == ranked
 
 
+def test_hints_stay_where_blocks_wait_for_each_other() -> None:
+    source = GROUPS.replace("    float* to", "    __threadfence();\n    float* to")
+    assert "__stcs(to + i, __ldcs(&from[i])" in plain(make(source, GROUPS_LAUNCH, **ROWS))
+
+
 FOLDED = GROUPS.replace("sum += from[i] * from[i];", "sum = larger(sum, from[i]);").replace(
     "cg::plus<float>{}", "larger"
 ).replace("__global__", "__device__ float larger(float a, float b) { return a < b ? b : a; }\n__global__", 1)  # fmt: skip
