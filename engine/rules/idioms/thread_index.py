@@ -35,8 +35,7 @@ class Index:
     @property
     def block(self) -> str:
         """The block's number, in 64 bits where the index has them: it counts more elements than there are threads."""
-        wide = any(word in self.type for word in ("64", "long", "size_t", "ptrdiff_t"))
-        return f"({self.type}) blockIdx.{self.axis}" if wide else f"blockIdx.{self.axis}"
+        return f"({self.type}) blockIdx.{self.axis}" if is_wide(self.type) else f"blockIdx.{self.axis}"
 
     def grid_stride(self, limit: str) -> str:
         """The head of a loop in which the grid's threads share out the elements below a limit; of an index along x, factor 1."""
@@ -64,6 +63,11 @@ class ThreadMap:
     def index(self, axis: Axis) -> Index | None:
         """The index of one axis."""
         return next((i for i in self.indices if i.axis == axis), None)
+
+
+def is_wide(kind: str) -> bool:
+    """Whether a type of whole numbers, as written, has 64 bits."""
+    return any(word in kind for word in ("64", "long", "size_t", "ptrdiff_t"))
 
 
 def global_axis(expression: Node) -> tuple[Axis, str, int] | None:

@@ -8,7 +8,7 @@ from engine.cuda.declarations import declared_type, variables
 from engine.cuda.polynomial import Polynomial
 from engine.cuda.syntax import children, is_integer_type, text
 from engine.rewrite import Edit, Edits, Site, Span
-from engine.rules.idioms.thread_index import AXES, global_axis
+from engine.rules.idioms.thread_index import AXES, global_axis, is_wide
 
 _EXTENT = re.compile(r"[A-Za-z_]\w*|blockDim\.[xyz]")
 _BUILT_IN = re.compile(r"(?:threadIdx|blockIdx|blockDim|gridDim)\s*\.\s*[xyz]")
@@ -31,6 +31,8 @@ def global_indices(site: Site) -> Edits | None:
                 continue
             index = site.scope.index(value)
             plain = _spelled(index) if index is not None else ""
+            if plain and is_wide(declared_type(statement)):
+                plain = f"({declared_type(statement)}) {plain}"
             if plain:
                 edits.append(Edit(Span(value.start_byte, value.end_byte), plain))
     return site.in_file(*edits) if edits else None

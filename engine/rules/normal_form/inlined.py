@@ -79,6 +79,12 @@ def _body(site: Site, found: _Call) -> str | None:
     own |= {p.name for p, a in zip(function.parameters, given, strict=True) if p.name != text(a)}
     taken = own & {n for s in children(site.body) for n in names(s) if s != found.statement}
     taken |= own & ({p.name for p in site.kernel.parameters} | set().union(*(names(a) for a in given)))
+    # And what it means by a name of the file must not become a variable of the kernel.
+    declared = {d.name for n in walk(site.body) if n.type == "declaration" for d in variables(n)}
+    declared |= {p.name for p in site.kernel.parameters}
+    free = {n for s in statements for n in names(s)} - own - {p.name for p in function.parameters}
+    if free & declared:
+        return None
     fresh = site.fresh_names()
     types |= {name: fresh(name) for name in sorted(taken)}
     lines = _parameters(function, given, types)

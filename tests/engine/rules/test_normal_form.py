@@ -208,6 +208,11 @@ def test_global_index_of_other_names(index: str, written: str) -> None:
         assert_equal(site, edited[:3], [{"n": 1003}])
 
 
+def test_global_index_of_64_bits() -> None:
+    source = NAMED.replace("const int i = INDEX", "const size_t i = (size_t)bx * PER_BLOCK + tx")
+    assert "const size_t i = (size_t) blockIdx.x * PER_BLOCK + threadIdx.x;" in plain(make(source, NAMED_LAUNCH))
+
+
 def test_names_that_something_else_uses_stay() -> None:
     source = NAMED.replace("INDEX", "bx * PER_BLOCK + tx").replace("a * x[i]", "a * x[i] + tx")
     text = plain(make(source, NAMED_LAUNCH))
@@ -254,6 +259,7 @@ def test_families_of_the_normal_form_make_edits_of_the_original() -> None:
 
 
 HELPED = """
+__constant__ float offset;
 template <typename T>
 __device__ void scaled(const T* row, T* yy, int tid, int cols) {
     float sum = 0.0f;
@@ -267,6 +273,7 @@ __device__ void scaled(const T* row, T* yy, int tid, int cols) {
 }
 __global__ void helped(const float* x, float* yy, int rows, int cols) {
     const int row = blockIdx.x;
+    const float before = x[0];
     scaled(x + row * cols, yy + row * cols, threadIdx.x, cols);
 }
 """
@@ -303,6 +310,7 @@ def test_result_of_a_function_that_is_given_arrays() -> None:
     [
         ("    float sum = 0.0f;\n", "    if (cols == 1) return;\n    float sum = 0.0f;\n"),  # ends the function, not the kernel
         ("const T* row, T* yy, int tid", "const T* row, T* yy, int& tid"),
+        ("float sum = 0.0f;", "float sum = 0.0f * offset;"),  # the file's, and a variable of the kernel
         ("x + row * cols, yy", "x + atomicAdd((int*)yy, 0) * 0 + row * cols, yy"),
     ],
 )  # fmt: skip
@@ -315,6 +323,7 @@ def test_calls_that_cannot_be_written_out_stay(old: str, new: str) -> None:
         if "int&" in new
         else source
     )
+    source = source.replace("float before", "float offset") if "offset" in new else source
     form = normal_form(make(source, HELPED_LAUNCH, **HELPED_ROWS))
     assert form is None or "scaled(x" in device(form.site)
 
