@@ -64,7 +64,7 @@ def compiled_macro(program: Program, unit: Unit, name: str, defines: tuple[str, 
 
 class _Reader:
     def __init__(self, program: Program, defines: tuple[str, ...], include: tuple[str, ...], unit: str) -> None:
-        self.units = list(_units(program, include, unit))
+        self.units = list(included_units(program, include, unit))
         self.values = {name: value or "1" for name, _, value in (d.partition("=") for d in defines)}
         self.doubtful: set[str] = set()  # macros that some branch defines
         for each in self.units:
@@ -141,7 +141,7 @@ class _Reader:
         return None if name in self.doubtful or compilers_own(name) else False
 
 
-def _units(program: Program, include: tuple[str, ...], through: str) -> Iterator[Unit]:
+def included_units(program: Program, include: tuple[str, ...], through: str) -> Iterator[Unit]:
     """The kernel's file, the one it is compiled through, and the headers of the program that these include."""
     starts = (program.kernel_file, through or _includer(program))
     waiting = [(path, program.files[path]) for path in starts if path in program.files]

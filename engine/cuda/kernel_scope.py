@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from engine.cuda.declarations import Declared, variables
+from engine.cuda.definitions import expression
 from engine.cuda.effects import assigned
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.macros import expansion
@@ -17,6 +18,7 @@ from engine.cuda.syntax import called, children, inside, strip, text, walk
 
 _LOAD_HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
 _CONSTANT = re.compile(rb"\b__constant__\s[\w\s:]*?\b([A-Za-z_]\w*)\s*\[")
+_PRODUCTS = ("__mul24", "__umul24")
 _MAX_STEPS = 8
 
 
@@ -77,6 +79,8 @@ class Scope:
             arguments = node.child_by_field_name("arguments")
             given = [text(c) for c in children(arguments)] if arguments is not None else []
             expanded = expansion(called(node), given, *self._source)
+            if called(node) in _PRODUCTS and len(given) == 2:  # of 24 bits, as numbers of threads have
+                expanded = expression(f"({given[0]}) * ({given[1]})")
             if expanded is not None:
                 root = _root(expanded)
                 self._homes[root.id] = self._home(node), root

@@ -12,7 +12,7 @@ from functools import partial
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
 from engine.rules.idioms.known_values import definition
-from engine.rules.idioms.packs import aligned, packs, widths
+from engine.rules.idioms.packs import aligned, pack_bytes, packs, widths
 from engine.rules.idioms.strided_loop import StrideLoop
 from engine.rules.reduction.register_accumulate import with_pragma
 from engine.rules.rows.row_vectorize import (
@@ -99,7 +99,7 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
     begin, end, flag = name_for("begin"), name_for("end"), name_for("aligned")
     named = {key: name_for(f"{key[0]}_pack") for key in dict.fromkeys(u.key for u in flat)}
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
-    condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
+    condition = aligned(list(dict.fromkeys((u.address, pack_bytes(site, u.kind, count)) for u in flat)))
     shift = count.bit_length() - 1
     for number, (segment, uses) in enumerate(zip(segments, found, strict=True)):
         loop = segment.loop
