@@ -84,9 +84,10 @@ def _optimize(verbs: Verbs) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     parser.add_argument(
         "--search",
-        choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
+        choices=("mcts", "greedy", "epsilon-greedy", "beam", "best-of", "random", "refine"),
         default="greedy",
-        help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
+        help="how the next edit is chosen: by a tree search, from the best so far (epsilon-greedy: one in ten at random), from the four "
+        "best at each number of edits, "
         "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)

@@ -145,8 +145,6 @@ def test_constants_that_tune_lines_leave_open_keep_their_names() -> None:
     tuned = b"// optiml: tune WIDE = 64, 128\nconstexpr int WIDE = 64;\nconstexpr int EACH = WIDE / 32;\n"
     program = program.replace({program.kernel_file: tuned + program.data})
     spec, after, _ = _after(program, path, grid=["m / (EACH * TILE) + 1"], block=["WIDE"])
-    assert after.steps[0].launch == LaunchExpr(
-        ("rows / (EACH * 16) + 1",), ("WIDE",), "0", (("EACH", 2), ("WIDE", 64))
-    )
+    assert after.steps[0].launch == LaunchExpr(("rows / (EACH * 16) + 1",), ("WIDE",), "0", (("EACH", 2), ("WIDE", 64)))
     launch = LaunchExpr((), ("NEW",), "", (("NEW", 96),))  # comes with the same edit
     assert [e.text for edits in relaunch_spec(program, spec, 0, launch).values() for e in edits] == ['"NEW"']
