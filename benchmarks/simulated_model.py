@@ -60,7 +60,7 @@ class Rates:
     at_once: int = 2
 
 
-# As recorded: `failing` (model_arms-h200.json: 34 of 39 candidates pass) and `tokens` (answers/: medians 4,747 and 3,600). The rest is ours.
+# As recorded: `failing` (model_arms-h200.json: 34 of 39 candidates pass) and `tokens` (answers/: medians 4,747 and 3,600). Others: ours.
 RATES = Rates()
 
 

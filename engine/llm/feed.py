@@ -50,13 +50,17 @@ _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
 
 @dataclass(frozen=True)
 class FeedReport:
-    """What asking the model came to. `known`: edits whose programs were known. `stopped` says why nothing more was asked, or ""."""
+    """What asking the model came to. `known`: edits whose programs were known. `reasons`: of each fault what was wrong most often.
+
+    `stopped` says why nothing more was asked, or "".
+    """
 
     requests: int
     questions: int
     proposals: int
     known: int
     faults: Mapping[Fault, int]
+    reasons: Mapping[Fault, str]
     stopped: str
 
 
@@ -260,8 +264,8 @@ class LlmFeed:
     def report(self) -> FeedReport:
         """What it came to so far."""
         with self._changed:
-            faults = self._proposer.faults
-            return FeedReport(self._requests, self._asked, self._proposals, self._known, faults, self._stopped)
+            faults, reasons = self._proposer.faults, self._proposer.reasons
+            return FeedReport(self._requests, self._asked, self._proposals, self._known, faults, reasons, self._stopped)
 
     # ---- asking, on a thread of the feed's
 

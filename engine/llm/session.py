@@ -254,6 +254,7 @@ class LlmSession:
             "known": report.known,
             "deferred": self.deferred,
             "faults": {fault.value: n for fault, n in sorted(report.faults.items())},
+            "reasons": {fault.value: text for fault, text in sorted(report.reasons.items())},
             "stopped": report.stopped,
             "spent": asdict(self.budget.spent),
             "models": {"code": s.model, "plan": s.plan_model, "judge": s.judge_model},

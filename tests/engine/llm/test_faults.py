@@ -100,7 +100,8 @@ def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name,
     run = Run(tmp_path, serve(reply), timeout_s=0.4 if expected is Fault.TIMED_OUT else 50.0)
     report = run.feed.report
     assert report.faults.get(expected, 0) >= 1
-    assert set(report.faults) == {expected}
+    assert set(report.faults) == set(report.reasons) == {expected}
+    assert report.reasons[expected]
     assert report.proposals == 0
     assert run.best == pytest.approx(FOUND_BY_RULES)
     assert run.search.progress.stopped == f"nothing is left to try, and {report.stopped}"
