@@ -230,10 +230,12 @@ class _Refusal(Exception):
             what = f"the server redirects (status {self.status}), and no redirect is followed"
             do = "set OPENAI_BASE_URL to the final address, if you trust it"
             return ChatError(what, do=do, fault=Fault.REJECTED, status=self.status, usage=free)
-        what, do = (
-            f"the server refuses the request with status {self.status}",
-            "check the key, the model and the address",
-        )
+        what = f"the server refuses the request with status {self.status}"
+        do = {
+            401: "check OPENAI_API_KEY",
+            403: "check OPENAI_API_KEY and what it may use",
+            404: "check OPENAI_BASE_URL and --llm-model",
+        }.get(self.status, "check the key, the model and the address")
         return ChatError(what, do=do, fault=Fault.REJECTED, status=self.status, usage=free)
 
 

@@ -247,7 +247,7 @@ class LlmProposer:
                 answer = self._client.complete(request)
             except ChatError as error:
                 self._lost(faults, error)
-                what = error.what
+                what = f"{error.what}; {error.do}" if error.fault is Fault.REJECTED and error.do else error.what
                 break
             problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:

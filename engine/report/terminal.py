@@ -212,6 +212,8 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
     for note in result.notes:
+        if note in result.stopped:
+            continue  # the last sentences say it
         console.print(f"Note: {note}", markup=False)
     if len(result.proposers) > 1:
         console.print(
@@ -267,7 +269,7 @@ def answers_of(model: Mapping[str, Any]) -> str:
             f"{count} {name.replace('_', ' ')}{f' ({reason})' if reason and name == first else ''}"
             for name, count in lost.items()
         )
-        parts.append("rejected: " + ", ".join(counts))
+        parts.append("not used: " + ", ".join(counts))
     ends = Counter(str(edit["outcome"]) for edit in model["edits"])
     if ends:
         parts.append(

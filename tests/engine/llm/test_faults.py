@@ -102,6 +102,7 @@ def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name,
     assert report.faults.get(expected, 0) >= 1
     assert set(report.faults) == set(report.reasons) == {expected}
     assert report.reasons[expected]
+    assert ("check OPENAI_API_KEY" in report.stopped) == (expected is Fault.REJECTED)  # the remedy was left out
     assert report.proposals == 0
     assert run.best == pytest.approx(FOUND_BY_RULES)
     assert run.search.progress.stopped == f"nothing is left to try, and {report.stopped}"
