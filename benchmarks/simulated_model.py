@@ -37,6 +37,7 @@ SCHEMA = "optiml.simulated_model/1"
 CANDIDATES = (25, 50, 100, 400)
 TOKENS = (50_000, 100_000, 200_000, 400_000)
 _NOISE = 0.01  # of a doubling
+_FRUITLESS = 20  # answers in a row without an edit: as in the product the model is asked no more
 _JOBS = 16  # compilers of the machine that is simulated
 
 
@@ -105,7 +106,7 @@ class Run:
         self._tree.root.evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
         self._seen = {self._code(State()): self._tree.root.evaluation}
         self._asked: list[tuple[int, Node, Question]] = []  # due after so many candidates
-        self._answers = 0
+        self._answers = self._fruitless = 0
         self.best, self.done, self.tokens = 0.0, 0, 0
         self.curve: list[tuple[int, int, float]] = []
         self._pose(self._tree.root)
@@ -142,6 +143,7 @@ class Run:
             )
             found.append(self._edit(MODEL, rule, variant, rank))
         self._answers += 1
+        self._fruitless = 0 if found else self._fruitless + 1
         self._tree.answered(Answer(node, posed, ANSWERED if found else FAILED, found))
         self._tree.pose(node, question(round=posed.round + 1))
 
@@ -199,7 +201,8 @@ class Run:
         return self
 
     def _select(self) -> tuple[Node, Proposal] | None:
-        return self._tree.select(asking=self._model and len(self._asked) < self._rates.at_once)
+        asking = self._model and len(self._asked) < self._rates.at_once and self._fruitless < _FRUITLESS
+        return self._tree.select(asking=asking)
 
     def _take(self, node: Node, proposal: Proposal, state: State) -> None:
         self._tree.settle(node)
