@@ -39,11 +39,12 @@ from engine.spec.kernel_spec import KernelSpec
 _DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
-_HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
+_HOPELESS = 4  # exchanges in a row that failed for the server's sake, or the token limit's: then it is left alone
 # Answers in a row without an edit that is new: a model that may be asked for ever must not be. Ours.
 _FRUITLESS = 20
 _EXCHANGE = frozenset({
     Fault.CONNECTION, Fault.TIMED_OUT, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REJECTED, Fault.TOO_LARGE, Fault.INVALID_BODY,
+    Fault.CUT_SHORT,
 })  # fmt: skip
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
 

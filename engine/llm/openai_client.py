@@ -335,7 +335,8 @@ def read_completion(
     if (isinstance(refusal, str) and refusal) or finish == "content_filter":
         raise ChatError("the model refused", fault=Fault.REFUSED, usage=usage, text=text or _text(refusal))
     if finish == "length":
-        raise ChatError("the answer was cut at its token limit", fault=Fault.CUT_SHORT, usage=usage, text=text)
+        what, do = "the answer was cut at its token limit", "raise --llm-answer-tokens, in which reasoning counts"
+        raise ChatError(what, do=do, fault=Fault.CUT_SHORT, usage=usage, text=text)
     if not text.strip():
         raise ChatError("the model returned an empty answer", fault=Fault.EMPTY, usage=usage)
     named = completion.get("model")

@@ -33,6 +33,7 @@ _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_LEARNT = 6  # corrections that passed, told with the next failure. Ours.
 _MOST_THREADS = 256  # conversations kept for repairs
+_REMEDIES = frozenset({Fault.REJECTED, Fault.CUT_SHORT})  # what its user can do something about is said with it
 _MOST_REASONS = 100  # different ones of a fault that are counted. Ours.
 _MOST_DROPPED = 8  # edits of one program that its next question says were not used. Ours.
 MOST_ANSWER_TOKENS = 6_000
@@ -247,7 +248,7 @@ class LlmProposer:
                 answer = self._client.complete(request)
             except ChatError as error:
                 self._lost(faults, error)
-                what = f"{error.what}; {error.do}" if error.fault is Fault.REJECTED and error.do else error.what
+                what = f"{error.what}; {error.do}" if error.fault in _REMEDIES and error.do else error.what
                 break
             problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:

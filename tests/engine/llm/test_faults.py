@@ -117,6 +117,15 @@ def test_a_server_that_fails_again_and_again_is_left_alone(tmp_path, serve):
     assert len(server.requests) < 8
 
 
+def test_answers_that_all_end_at_the_token_limit_end_the_asking(tmp_path, serve):
+    """A reasoning model that spends its tokens on reasoning was paid for twenty times."""
+    server = serve(ok(completion("", finish="length", usage=(100, 6000))))
+    run = Run(tmp_path, server)
+    assert "stopped after 4 consecutive failures: the answer was cut at its token limit" in run.feed.report.stopped
+    assert "--llm-answer-tokens" in run.feed.report.stopped
+    assert len(server.requests) < 8
+
+
 def test_what_the_model_finds_is_built_upon_and_named(tmp_path, serve):
     run = Run(tmp_path, serve(ok(completion(faster("2.0")))))
     assert run.best == pytest.approx(2.0 * FOUND_BY_RULES)
