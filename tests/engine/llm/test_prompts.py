@@ -215,9 +215,7 @@ def test_a_repair_tells_what_kind_of_inputs_a_result_differs_with():
     reason = "on the CPU: 'y' differs at 7 of 258 elements, first at index 3: 28 instead of 20 (with NaN, which the original passes over)"
     evaluation = Evaluation(Outcome.WRONG_RESULT, failure=Failure(reason, "rows=7, cols=129", "y", 3, 20.0, 28.0))
     told = detail(node.program, evaluation, spec, None)
-    assert (
-        told.splitlines()[0] == "first difference: y[3]; the inputs: NaN, which the original passes over"
-    )
+    assert told.splitlines()[0] == "first difference: y[3]; the inputs: NaN, which the original passes over"
 
 
 def test_the_debugger_remembers_what_put_another_edit_right():
