@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -170,11 +169,11 @@ class Run:
         outcome = Outcome.ACCEPTED if seen > _NOISE else Outcome.SLOWER if seen < -_NOISE else Outcome.NO_DIFFERENCE
         return Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
 
-    def to(self, candidates: int, tokens: float = math.inf) -> Run:
-        """Search until so many candidates were tried, so many tokens were spent, or nothing is left."""
+    def to(self, candidates: int) -> Run:
+        """Search until so many candidates were tried, or nothing is left."""
         ahead = in_flight(_JOBS, Budget(candidates=min(candidates, 100)))
         pending: list[tuple[Node, Proposal, State]] = []
-        while self.done < candidates and self.tokens + self._rates.tokens <= tokens:
+        while self.done < candidates:
             for due in [one for one in self._asked if one[0] <= self.done]:
                 self._asked.remove(due)
                 self._answer(*due[1:])
@@ -233,9 +232,10 @@ def measured(kinds: Sequence[str], seeds: int, arms: Sequence[str]) -> dict[str,
 
 def runs(where: Landscape, arm: Arm, seed: int) -> dict[str, float]:
     """The best gain at each number of candidates and of tokens; tokens only where a model takes part."""
-    found = {f"{n} candidates": Run(where, arm, seed).to(n).best for n in CANDIDATES}
+    searched = {n: Run(where, arm, seed).to(n) for n in CANDIDATES}
+    found = {f"{n} candidates": run.best for n, run in searched.items()}
     if arm.model:
-        curve = Run(where, arm, seed).to(CANDIDATES[-1], TOKENS[-1]).curve
+        curve = searched[CANDIDATES[-1]].curve
         found |= {f"{t} tokens": max((best for _, spent, best in curve if spent <= t), default=0.0) for t in TOKENS}
     return found
 
