@@ -270,6 +270,7 @@ def _tune(verbs: Verbs) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: .optiml/<file>-<kernel>-tune/)"
     )
     parser.add_argument("--resume", action="store_true", help="resume the run in the output folder")
+    add_llm(parser, concurrency=1, plan="model that plans the template (default: none)", optional=True)
     add_machine(parser)
     add_cluster(parser)
 

@@ -224,7 +224,9 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     if len(beside) > _MOST_ITEMS:
         raise EditError(f"brings over {_MOST_ITEMS} definitions beside the kernel", fault=Fault.FORBIDDEN)
     added = "".join(
-        _internal(given.text(span).strip("\n")) + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
+        _internal(given.text(span).strip("\n")) + ("\n" if _OPEN.match(given.text(span)) else "\n\n")
+        for span in beside
+        if _squeezed(given.text(span)) not in known
     )
     if added:
         at = site.declaration_start

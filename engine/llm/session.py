@@ -106,13 +106,13 @@ _NO_BACKGROUND = Background()
 def check_settings(settings: LlmSettings) -> None:
     """Raise UsageError or MachineError where no run could ask with these settings, before one has spent its time on anything else."""
     LlmBudget(settings.limit, settings.price)
-    opened = _opened(settings)
+    opened = door_of(settings)
     if isinstance(opened, OpenAIClient):
         opened.close()
 
 
-def _opened(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
-    """Where answers come from."""
+def door_of(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
+    """Where answers come from: a server, a batch or a recording. Raises UsageError and MachineError."""
     if settings.replay is not None:
         return Replayer(settings.replay)
     if settings.batch is not None:
@@ -135,7 +135,7 @@ class LlmSession:
         self.mixture: Mixture | None = None
         self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
-        opened = _opened(settings)
+        opened = door_of(settings)
         self._server = opened if isinstance(opened, OpenAIClient) else None
         self.batch = opened if isinstance(opened, BatchClient) else None
         client: ChatClient = BudgetedClient(opened, self.budget)

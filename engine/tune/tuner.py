@@ -278,7 +278,8 @@ class Tuner:
         self._pending[point] = self._executor.submit(self._build, point)
 
     def _build(self, point: Point) -> Built:
-        built = self._evaluator.build(edit_program(self._original, self.proposal_of(point).edits), by_rules=True)
+        program = edit_program(self._original, self.proposal_of(point).edits)
+        built = self._evaluator.build(program, by_rules=self.template.by_rules)
         self._build_s = time.monotonic() - self._asked[point]
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:
