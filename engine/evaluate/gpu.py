@@ -303,7 +303,10 @@ class GpuEvaluator:
             evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
                 self._runner.kill()  # it may have written anywhere in the worker: the next candidate gets a fresh one
-            return self._stated(evaluation), against
+            evaluation = self._stated(evaluation)
+        if self._cpu and self._original and (against is None or against > WIN):
+            evaluation = self._cpu.of_first(self._original, incumbent, built, evaluation)
+        return evaluation, against
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         if self._cpu and self._original:

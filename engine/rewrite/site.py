@@ -23,7 +23,7 @@ from engine.cuda.syntax import children, is_unroll, names, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program, Target
 from engine.rewrite.proposal import Edits, merge
-from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec, LaunchExpr
 from engine.spec.launch_config import evaluate as evaluate_launch
 from engine.spec.rewrite import relaunch_spec
 from engine.verify.screen import screen
@@ -345,7 +345,8 @@ class Site:
             return None
         try:
             host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block, shared=shared)
-            spec = relaunch_spec(self.program, self.spec, self.step, grid=grid, block=block, shared=shared)
+            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), shared or "")
+            spec = relaunch_spec(self.program, self.spec, self.step, launch)
         except OptimlError:
             return None
         return merge(host, spec)

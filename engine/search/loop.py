@@ -464,7 +464,8 @@ class Search:
         for stage, spent in found.stage_s.items():
             self.progress.spend(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
         against = found.against if within.champion is self._champion else None  # measured beside another
-        self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
+        built = found.built and replace(found.built, by_rules=found.built.by_rules and within.parent.by_rules)
+        self._enter(within.parent, found.proposal, found.program, evaluation, built, against)
 
     def _complete(self) -> None:
         """Book the candidate that has been evaluated, the oldest of several; waits for one."""

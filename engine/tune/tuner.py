@@ -286,7 +286,8 @@ class Tuner:
 
     def _build(self, point: Point) -> Built:
         begin = time.monotonic()
-        built = self._evaluator.build(edit_program(self._original, self.proposal_of(point).edits), by_rules=True)
+        program = edit_program(self._original, self.proposal_of(point).edits)
+        built = self._evaluator.build(program, by_rules=self.template.by_rules)
         self._pace.built(self._asked[point], begin)
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:
