@@ -9,7 +9,7 @@ from dataclasses import replace
 from engine.cuda.records import parameter_name, split_arguments
 from engine.spec.drafted_parts import Part
 from engine.spec.dtypes import parse_dtype
-from engine.spec.strides import Numbers, strides
+from engine.spec.strides import EXTENT, Numbers, strides
 from engine.spec.usage import Usage
 
 
@@ -35,6 +35,12 @@ def set_strides(parts: Sequence[Part], hosts: Sequence[str], usage: Usage, templ
     for name, value in found.items():
         part = whole[name]
         part.argument, part.size = replace(part.argument, value=value), ""
-        part.notes = ["assumed: rows that do not overlap" if "max(" in value else "assumed: memory without gaps"]
+        part.notes = [_note(name, value)]
     elements = [re.sub(r"\*\d+$", "", value) for value in found.values()]
     return tuple(dict.fromkeys(value for value in elements if not value.isdigit()))
+
+
+def _note(name: str, value: str) -> str:
+    if EXTENT.fullmatch(name):
+        return "assumed: the extent of the first source"
+    return "assumed: rows that do not overlap" if "max(" in value else "assumed: memory without gaps"

@@ -10,7 +10,7 @@ _STRIDE = frozenset({"stride", "pitch", "step", "ld"})
 _LEADING = re.compile(r"ld[abcd]")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
 _GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
-_EXTENT = re.compile(r"ne(?P<of>\d?)\d")
+EXTENT = re.compile(r"ne(?P<of>\d?)\d")  # ggml's extents
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _STORAGE = frozenset({"data", "ptr", "d", "p", "buf", "in", "dev"})  # of a pointer's name: not what it points to
 # The dimensions of tensors by the words that people write for them, with those of the sizes that count them.
@@ -82,7 +82,7 @@ def strides(given: Numbers) -> Mapping[str, str]:
     else as the largest size: no two rows overlap then. So is each dimension within another whose size no name says.
     """
     sizes = [*given.sizes]
-    ggml = any(map(_EXTENT.fullmatch, sizes))
+    ggml = any(map(EXTENT.fullmatch, sizes))
     read = [each for each in (_read(name, given) for name in given.names) if each is not None]
     named = {each.name for each in read}
     counted = [s for s in dict.fromkeys(sizes) if s not in named and not (ggml and _GGML.fullmatch(s))]
@@ -203,7 +203,7 @@ def _is_of(tensor: str, word: str) -> bool:
 def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
-    extents = {match["of"]: None for match in map(_EXTENT.fullmatch, counted) if match}
+    extents = {match["of"]: None for match in map(EXTENT.fullmatch, counted) if match}
     for name in given.names:  # the result's extents, where the host launches as many blocks as the source has rows
         source = f"ne0{name[2:]}"
         if re.fullmatch(r"ne\d", name) and source in counted and source not in given.names:
