@@ -35,7 +35,7 @@ def proposals(
     A rule that raises never ends the search: what it raised is appended to `failures`, and its proposals so far count.
     So do those of a rule that used up its time (`RULE_S`), or that of the whole call (`CALL_S`).
     """
-    found = _asked(site, only, failures, _Question(lambda rule, at: rule.propose(at), NormalForm.proposal))
+    found = _asked(site, only, failures, _RuleQuestion(lambda rule, at: rule.propose(at), NormalForm.proposal))
     return tuple(sorted(found, key=lambda p: -p.prior))
 
 
@@ -50,12 +50,12 @@ def families(
     def ask(rule: Rule, at: Site) -> Iterator[Family]:
         return rule.families(at) if isinstance(rule, Parametric) else iter(())
 
-    found = _asked(site, only, failures, _Question(ask, NormalForm.family))
+    found = _asked(site, only, failures, _RuleQuestion(ask, NormalForm.family))
     return tuple(sorted(found, key=lambda f: -f.prior))
 
 
 @dataclass(frozen=True)
-class _Question(Generic[T]):
+class _RuleQuestion(Generic[T]):
     """What a rule is asked about a site, and how an answer about the normal form is one about the kernel as it is."""
 
     ask: Callable[[Rule, Site], Iterator[T]]
@@ -63,7 +63,7 @@ class _Question(Generic[T]):
 
 
 def _asked(
-    site: Site, only: Iterable[str] | None, failures: list[RuleFailure] | None, question: _Question[T]
+    site: Site, only: Iterable[str] | None, failures: list[RuleFailure] | None, question: _RuleQuestion[T]
 ) -> list[T]:
     """Every rule's answers; rules that have none for the kernel as it is are asked about its normal form."""
     wanted = None if only is None else frozenset(only)

@@ -17,7 +17,7 @@ _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class _Call:
+class _WorkCall:
     """A statement that calls a function: `f(…);` or `T name = f(…);`."""
 
     statement: Node
@@ -37,7 +37,7 @@ def inlined(site: Site) -> Edits | None:
     return site.in_file(*edits) if edits else None
 
 
-def _call(site: Site, statement: Node) -> _Call | None:
+def _call(site: Site, statement: Node) -> _WorkCall | None:
     result, call = "", None
     if statement.type == "expression_statement" and children(statement):
         call = children(statement)[0]
@@ -52,10 +52,10 @@ def _call(site: Site, statement: Node) -> _Call | None:
     defined = [f for unit in units for f in unit.functions if f.name == name and f.qualifier != "host"]
     if len(defined) != 1 or not any(p.pointer for p in defined[0].parameters) or defined[0].node.has_error:
         return None
-    return _Call(statement, call, defined[0], result)
+    return _WorkCall(statement, call, defined[0], result)
 
 
-def _body(site: Site, found: _Call) -> str | None:
+def _body(site: Site, found: _WorkCall) -> str | None:
     """The function's statements with its parameters declared; None where they cannot stand in the kernel."""
     function, arguments = found.function, found.call.child_by_field_name("arguments")
     given = children(arguments) if arguments is not None else []

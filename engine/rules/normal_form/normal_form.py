@@ -17,10 +17,10 @@ from engine.errors import OptimlError
 from engine.model import Program
 from engine.rewrite import Edits, Family, Proposal, Site
 from engine.rules.normal_form.accesses import plain_accesses
-from engine.rules.normal_form.counters import exclusive_bounds, own_counters
 from engine.rules.normal_form.guards import guards_last
 from engine.rules.normal_form.indices import global_indices, without_unused
 from engine.rules.normal_form.inlined import inlined
+from engine.rules.normal_form.loop_heads import exclusive_bounds, own_counters
 from engine.rules.normal_form.ranks import thread_ranks
 from engine.rules.normal_form.row_starts import row_starts
 from engine.rules.normal_form.single_values import single_values
