@@ -4,7 +4,8 @@
 
 Each arm searches each kernel of the cassette (`benchmarks/cassette.py`), or the FILEs, with the same seed and the same number of
 candidates. Questions go through the batch mode; recorded answers are at hand at once, so no arm waits, and an arm that reaches a program
-gets the same answer there as any other. Questions without an answer stay in `<out>/<kernel>/<arm>/batch`, for whoever answers them next.
+gets the same answer there as any other. So what a prompt says changes nothing here, and no arm differs in that. Questions without an answer
+stay in `<out>/<kernel>/<arm>/batch`, for whoever answers them next.
 Every row is kept at once, with its commit; `--resume` goes on, `--seconds` begins no row after that time (exit code 4: rows are missing).
 Compared are the speedups of the suggestions, one without a suggestion as 1: the geometric mean of the ratios to the first arm with a 95 %
 interval by a percentile bootstrap over kernels. Predicted and measured rows never stand in one record.
@@ -39,8 +40,7 @@ RULES, ALL = ("--proposers", "rules,tuner"), ("--proposers", "rules,tuner,llm")
 # By name: what each arm adds to the command, the proposers last.
 ARMS = {
     "rules": (*MCTS, *RULES), "model": (*MCTS, *ALL),
-    **{f"model-{policy}": ("--search", policy, *ALL) for policy in ("greedy", "beam", "best-of", "refine")},
-    **{f"model-profile-{profile}": ("--prompt-profile", profile, *MCTS, *ALL) for profile in ("raw", "none")},
+    **{f"model-{policy}": ("--search", policy, *ALL) for policy in ("greedy", "epsilon-greedy", "beam", "best-of", "refine")},
     "model-alone": (*MCTS, "--proposers", "llm"), "rules-greedy": ("--search", "greedy", *RULES),
 }  # fmt: skip
 _DRAWS = 4000

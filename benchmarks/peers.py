@@ -22,6 +22,7 @@ from engine.errors import MachineError, UsageError
 COPY = "copy"
 COPY_BYTES = 1 << 30
 WANTED_GEMM = 0.6
+_EQUAL = 0.02  # times that differ by less count as equal
 _AGREE = 1e-2  # of the root mean square: a peer further off computes something else
 # A row in a process of its own: starting and building take some five seconds, timing at most six; the compiler of PyTorch tries many
 # kernels for what multiplies matrices. Ours, for the limit of a call.
@@ -181,6 +182,10 @@ def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
     return found
 
 
+def _not_behind(rows: Mapping[str, Row], peer: str) -> int:
+    return sum(row["ratios"][peer]["ratio"] >= 1 - _EQUAL for row in rows.values() if peer in row["ratios"])
+
+
 def render(record: Mapping[str, Any]) -> str:
     """The table, losses included, in Markdown. A ratio is the other's time over ours: above 1, ours is faster."""
     total = record["summary"]
@@ -213,7 +218,8 @@ def render(record: Mapping[str, Any]) -> str:
         lines.append(f"| {key} | {' | '.join(cells)} | {row['operation'].replace('|', '/')} |")
     said = [
         f"Speedup over {peer}: geometric mean {p['geometric_mean']:.2f} over {p['kernels']} kernels (above 1: ours is faster), faster on "
-        f"{len(p['faster'])}, slower on {len(p['slower'])}{': ' + ', '.join(p['slower']) if p['slower'] else ''}."
+        f"{len(p['faster'])}, slower on {len(p['slower'])}{': ' + ', '.join(p['slower']) if p['slower'] else ''}; "
+        f"faster or equal to {100 * _EQUAL:.0f} % on {_not_behind(record['rows'], peer)}."
         for peer, p in total["peers"].items()
     ]
     if "copy_bytes_per_s" in total:

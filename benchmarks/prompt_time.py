@@ -32,6 +32,7 @@ from engine.llm.chat import estimated_tokens
 from engine.llm.edits import make_proposal
 from engine.llm.node_context import Context, Diagnosed, make_context, without_spec
 from engine.llm.prompts import MOST_TOKENS, PARTS, PROFILES, Telling, propose
+from engine.llm.session import COUNTERS
 from engine.model import CaseTiming, Evaluation, Measurement, Outcome, Target
 from engine.search.tree import Tree
 from engine.spec.find import find_spec
@@ -112,9 +113,7 @@ def context_of(tree: Tree, spec: KernelSpec) -> Context:
     """The root's context, with a diagnosis of some length, techniques and lessons."""
     counters = {f"counter_{i}.sum": f"{i} byte" for i in range(30)}
     diagnosed = Diagnosed(_SENTENCES, counters, ("memory_bound", "uncoalesced_loads", "excess_traffic"))
-    context = make_context(
-        tree.root, spec, Target(), counters=("dram__bytes.sum",), diagnosed=diagnosed, memory=_SENTENCES[:4]
-    )
+    context = make_context(tree.root, spec, Target(), counters=COUNTERS, diagnosed=diagnosed, memory=_SENTENCES[:4])
     return asking_for(context, tree.root, 0)
 
 

@@ -84,9 +84,10 @@ def _optimize(verbs: Verbs) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     parser.add_argument(
         "--search",
-        choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
+        choices=("mcts", "greedy", "epsilon-greedy", "beam", "best-of", "random", "refine"),
         default="greedy",
-        help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
+        help="how the next edit is chosen: by a tree search, from the best so far (epsilon-greedy: one in ten at random), from the four "
+        "best at each number of edits, "
         "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)
@@ -269,6 +270,7 @@ def _tune(verbs: Verbs) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: .optiml/<file>-<kernel>-tune/)"
     )
     parser.add_argument("--resume", action="store_true", help="resume the run in the output folder")
+    add_llm(parser, concurrency=1, plan="model that plans the template (default: none)", optional=True)
     add_machine(parser)
     add_cluster(parser)
 

@@ -19,12 +19,14 @@ from engine.run.ready_spec import Known, SpecMaker
 from engine.run.spec_writing import write_spec
 from engine.search.progress import Budget
 from engine.spec.find import described, project_options
-from engine.spec.gaps import assumptions, lines_of, proposal
+from engine.spec.gaps import assumed_values, assumptions, lines_of, proposal
 
 if TYPE_CHECKING:
     from engine.spec.draft import Draft
 
 UNPREDICTED = "the draft is valid; optimize refuses a search of it without a GPU: "  # benchmarks/foreign.py reads it
+_FAILS = "the original kernel fails"
+_MOST_VALUES = 6  # that a sentence names
 REJECTS = "optimize rejects this draft: "  # benchmarks/foreign.py reads it
 
 
@@ -49,6 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         made, _, notes = maker.drafted(target.file, known, form=form)
         live.phase("validating the draft")
         refused, unpredicted = _refusal(maker, target, name, made) if validate and not made.missing else ("", "")
+        if (values := assumed_values(made.text)) and _FAILS in refused:
+            # What is wrong may be one of these and no size.
+            refused += (
+                f"; the draft assumed {', '.join(values[:_MOST_VALUES])}: write the values that the program passes"
+            )
     if unpredicted:
         notes = (*notes, f"{UNPREDICTED}{unpredicted}")
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]

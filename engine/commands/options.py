@@ -134,16 +134,23 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> argparse._ArgumentGroup:
+def add_llm(
+    parser: argparse.ArgumentParser, *, concurrency: int, plan: str, optional: bool = False
+) -> argparse._ArgumentGroup:
     """How a language model is asked; the group, for what a verb has besides.
 
-    `concurrency` requests at once unless said otherwise; `plan` tells of the planning model.
+    `concurrency` requests at once unless said otherwise; `plan` tells of the planning model. With `optional` it is asked only where
+    `--llm` is given, alone for the server.
     """
     group = parser.add_argument_group(
         "language model", "its address and key are read only from OPENAI_BASE_URL and OPENAI_API_KEY"
     )
     add = group.add_argument
-    add("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
+    if optional:
+        door = "let a language model write the template; batch:DIR or replay:FILE instead of the server"
+        add("--llm", nargs="?", const="", metavar="DOOR", help=door)
+    else:
+        add("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
     add("--llm-model", default="", metavar="NAME", help="model name (default: the first that the server lists)")
     add("--llm-plan-model", default="", metavar="NAME", help=plan)
     add("--llm-budget", metavar="N", help="hard limit, e.g. 2.00usd or 50000tok (default: none)")

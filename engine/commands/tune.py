@@ -58,6 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str]) -> None:
     config, _ = load_config(repository_root(arguments.file.resolve()))
+    llm = None
+    if arguments.llm is not None:
+        # The client's packages take a second to import, and most runs ask no model.
+        from engine.commands.llm_settings import llm_settings
+
+        llm = llm_settings(arguments)
     options = TuneOptions(
         path=arguments.file.resolve(),
         kernel=arguments.kernel,
@@ -74,6 +80,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
         guardrails=config.guardrails,
         targets=config.targets,
         command=("optiml", *sys.argv[1:]),
+        model="" if llm is None else repr(llm),
     )
     found: list[TuneResult] = []
     held = ExitStack()
@@ -90,7 +97,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
                 found.append(read_result(folder, {"result.json": (TuneResult,)}))
             else:
                 with put_back(folder, options.kept):
-                    tune(options, machine, live.update, found.append)
+                    tune(options, machine, live.update, found.append, llm)
     finally:
         held.close()
         for result in found:  # there is one where no dispatch code could be written, too

@@ -60,7 +60,7 @@ class NvrtcCompiler:
         self._sandbox, self._timeout_s, self._group = sandbox, timeout_s, group
         self.stands_back = True  # workers started from now on let others go first, as long as nobody waits for them
         self._cache = DiskCache(cache)
-        self._jobs = max(1, jobs or os.cpu_count() or 1)
+        self._jobs = max(1, jobs or len(os.sched_getaffinity(0)))
         self._crews: dict[tuple[Path, ...], Crew] = {(): self._crew(())}  # by the folders that they may read
         self._busy: dict[Worker, object] = {}  # and for whom
         self._lock = threading.Lock()

@@ -38,6 +38,7 @@ _MOST_IN_ROW = (
 )
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
+_WHOLLY_FINITE = 0.95  # of an output; ours: fewer, and other inputs are better where these lie in the functions' domain
 _COUNTED = 1 << 10  # elements of a case whose accesses are counted
 _MAX_HALVED = 26  # how often a size may be halved for that
 _ENDS = {
@@ -66,9 +67,10 @@ class _Watch:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What is wrong with a draft that runs: outputs that are mostly no numbers, or that are one value whatever the inputs are."""
+    """What is wrong with a draft that runs: outputs that are mostly no numbers (or `partly`), or one value whatever the inputs are."""
 
     not_finite: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
     constant: bool = False
 
 
@@ -146,14 +148,17 @@ class CpuProbe:
             for name, output in done.outputs.items():
                 dtype = parse_dtype(spec.argument(name).type)
                 seen.setdefault(name, []).append(dtype.to_float64(output) if dtype.kind == "float" else output)
-        lost, same = [], []
+        lost: list[str] = []
+        partly: list[str] = []
+        same = []
         for name, outputs in seen.items():
             values = np.concatenate([np.ravel(output) for output in outputs])
-            if values.dtype.kind == "f" and values.size and np.isfinite(values).mean() < _LEAST_FINITE:
-                lost.append(name)
+            finite = np.isfinite(values).mean() if values.dtype.kind == "f" and values.size else 1.0
+            if finite < _WHOLLY_FINITE:
+                (lost if finite < _LEAST_FINITE else partly).append(name)
             same.append(values.size > 1 and bool((values == values[0]).all()))
         drawn = any(a.role in ("in", "inout") and a.fill.kind != "constant" for a in spec.arguments)
-        return Meaning(tuple(lost), constant=drawn and bool(same) and all(same))
+        return Meaning(tuple(lost), tuple(partly), constant=drawn and bool(same) and all(same))
 
     def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
         """The cases that end in a finding, as of an access beyond a buffer, with what it says; each call draws other inputs.

@@ -40,7 +40,10 @@ _APPROX = {"ex2": "exp2f", "lg2": "log2f", "rcp": "1.0f/", "sqrt": "sqrtf", "rsq
            "tanh": "tanhf"}  # fmt: skip
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor",
            "exch": "atomicExch", "cas": "atomicCAS", "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
-_TF32_PRODUCT = ("mma", "sync", "aligned", "m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32")
+_PRODUCTS = {  # of 16 x 8 elements: what the factors are, in runtime/abi.h
+    f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32": f"OPTIML_{kind.upper()}"
+    for shape, kind in (("m16n8k8", "tf32"), ("m16n8k16", "f16"), ("m16n8k16", "bf16"))
+}
 # Instructions that order or hint.
 _NOTHING = re.compile(
     r"(?:membar|fence|griddepcontrol|nanosleep|prefetch\w*|createpolicy|"
@@ -277,8 +280,9 @@ def _written(i: _PtxInstruction) -> str:
         )
     if name in ("bar", "barrier") and i.has("sync") and operands == ("0",):
         return "__syncthreads();"
-    if i.parts == _TF32_PRODUCT and len(operands) == 4:
-        return f"{{ float d[4]; optiml::tf32_product(d, {', '.join(operands[1:])}); {_put(to, 'd')} }}"
+    product = _PRODUCTS.get(".".join(i.parts))
+    if product is not None and len(operands) == 4:
+        return f"{{ float d[4]; optiml::matrix_product({product}, d, {', '.join(operands[1:])}); {_put(to, 'd')} }}"
     if name == "shfl" and i.has("sync") and len(operands) == 5 and i.kind == "b32":
         how = {"idx": "", "up": "_up", "down": "_down", "bfly": "_xor"}.get(i.parts[2])
         if how is not None and to.startswith("optiml_"):

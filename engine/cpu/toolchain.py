@@ -257,7 +257,7 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
     commands = [[*precompile, str(origin), "-o", str(header / f"optiml_cuda.h.{suffix}")]]
     commands += [[*plain, "-c", str(RUNTIME / f"{name}.cpp"), "-o", str(folder / f"{name}.o")] for name in compiled]
     commands.append([*plain, str(RUNTIME / "supervise.cpp"), "-o", str(folder / "supervise")])
-    with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         list(executor.map(lambda argv: run_compiler(argv, _RUNTIME_NAME, environment=environment), commands))
     _link([*toolchain.argv], _SCREEN_SOURCES, folder / "screen", environment)
     if not races:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from tree_sitter import Node
 
@@ -30,7 +31,7 @@ def aliases(
     """Other names for types in the kernel's file and its headers: name -> type as written.
 
     `defines` are what the compiler is told ("NAME" or "NAME=VALUE"), `include` folders that headers are looked for in, `unit` the
-    file that a header is compiled through, whose names count as well. Of a name
+    file that a header is compiled through (without it the first source that includes it), whose names count as well. Of a name
     that means different types in branches that cannot be told apart, or in different scopes, nothing is said.
     """
     return _Reader(program, tuple(defines), tuple(include), unit).read()
@@ -63,7 +64,7 @@ def compiled_macro(program: Program, unit: Unit, name: str, defines: tuple[str, 
 
 class _Reader:
     def __init__(self, program: Program, defines: tuple[str, ...], include: tuple[str, ...], unit: str) -> None:
-        self.units = list(_units(program, include, unit))
+        self.units = list(included_units(program, include, unit))
         self.values = {name: value or "1" for name, _, value in (d.partition("=") for d in defines)}
         self.doubtful: set[str] = set()  # macros that some branch defines
         for each in self.units:
@@ -140,9 +141,10 @@ class _Reader:
         return None if name in self.doubtful or compilers_own(name) else False
 
 
-def _units(program: Program, include: tuple[str, ...], through: str) -> Iterator[Unit]:
+def included_units(program: Program, include: tuple[str, ...], through: str) -> Iterator[Unit]:
     """The kernel's file, the one it is compiled through, and the headers of the program that these include."""
-    waiting = [(path, program.files[path]) for path in (program.kernel_file, through) if path in program.files]
+    starts = (program.kernel_file, through or _includer(program))
+    waiting = [(path, program.files[path]) for path in starts if path in program.files]
     seen = {path for path, _ in waiting}
     while waiting and len(seen) <= _MAX_HEADERS:
         path, data = waiting.pop(0)
@@ -156,6 +158,19 @@ def _units(program: Program, include: tuple[str, ...], through: str) -> Iterator
             if found is not None and found[0] not in seen:
                 seen.add(found[0])
                 waiting.append((found[0], program.files.get(found[0], found[1])))
+
+
+def _includer(program: Program) -> str:
+    """The first source of the program that includes the kernel's file: what it is compiled through where nobody says so; "" for none."""
+    name = program.kernel_file.rpartition("/")[2]
+    for path, data in program.files.items():
+        if path != program.kernel_file and path.endswith(".cu") and name.encode() in data:
+            for written, quoted, _ in parse(data, path).includes:
+                with suppress(SourceError):
+                    found = resolve_include(written, quoted, path, files=program.files, root=None)
+                    if found is not None and found[0] == program.kernel_file:
+                        return path
+    return ""
 
 
 def _is_guard(node: Node) -> bool:

@@ -152,9 +152,9 @@ class Project:
             self.notes.append(f"{path} has commands for files outside the repository ('{elsewhere[:100]}'); ignored")
 
     def _is_part(self, path: str) -> bool:
-        """Whether a source includes nothing and another one includes it: what it needs comes before it there."""
+        """Whether a source includes nothing of the repository and another one includes it: what it needs comes before it there."""
         data = _read(self.root, path, _MAX_BYTES)
-        if data is None or re.search(rb"^[ \t]*#[ \t]*include\b", data, re.M):
+        if data is None or re.search(rb'^[ \t]*#[ \t]*include[ \t]*"', data, re.M):
             return False
         return bool(including_files(self.root, [posixpath.basename(path)]).keys() - {path})
 

@@ -1,11 +1,12 @@
-"""Which `#error` lines can be judged with the device half of a file alone."""
+"""Which `#error` lines can be judged with the device half of a file alone, and which condition is an include guard."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from engine.cuda.device_headers import constant
+from engine.cuda.items import Item
 
 _NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 # What NVRTC, nvcc and clang all say of themselves.
@@ -65,3 +66,17 @@ class Conditions:
         if any(_THEIRS.fullmatch(name) or constant(name) for name in names):
             return False
         return not names or all(is_standard(header) for header in headers)
+
+
+def is_guarded(items: Sequence[Item]) -> int:
+    """1 where an include guard stands around the whole file, else 0."""
+    if (
+        len(items) < 3
+        or items[0].word not in ("ifndef", "if")
+        or items[1].word != "define"
+        or items[-1].word != "endif"
+    ):
+        return 0
+    name = items[1].rest.split("(")[0].split()
+    around = all(item.conditional >= 1 for item in items[1:-1])
+    return int(bool(name) and name[0] in _NAME.findall(items[0].rest) and around)

@@ -25,6 +25,8 @@ def integers(unit: Unit, names: Iterable[str], given: Mapping[str, int] | None =
     layer = wanted
     for _ in range(_MAX_DEPTH + 1):
         layer = [name for name in dict.fromkeys(layer) if name not in texts and name not in known]
+        if not layer:
+            break
         texts |= {name: unit.macros.get(name) or unit.constants.get(name) or "" for name in layer}
         layer = [word for name in layer for word in words(texts[name])]
     values: dict[str, int] = dict(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -35,12 +36,23 @@ def first_value(program: Program, kind: str) -> tuple[str, int] | None:
     return None
 
 
+def holding(program: Program, kind: str) -> str:
+    """The type that holds a value of an enumeration of the program; "" where the name is none."""
+    listed = _listed(program, kind)
+    above = listed[0].parent.parent if listed and listed[0].parent is not None else None
+    return underlying(above) if above is not None else ""
+
+
 def _listed(program: Program, kind: str) -> list[Node]:
     name = kind.split()[-1].rpartition("::")[2] if kind.split() else ""
     for path, data in program.files.items():
         if path.endswith(".toml") or not name or name.encode() not in data:
             continue
-        for node in _specifiers(parse(data, path).root, name):
+        alone = re.search(rb"\benum\s+(?:class\s+|struct\s+)?%s\s*(?::[\w\s:]+)?\{[^{}]*\}" % name.encode(), data)
+        roots = [parse(data, path).root]
+        if alone is not None:  # where the grammar loses what is around it
+            roots.append(parse(alone[0] + b";").root)
+        for node in (each for root in roots for each in _specifiers(root, name)):
             body = node.child_by_field_name("body")
             if body is not None:
                 return [each for each in body.named_children if each.type == "enumerator"]

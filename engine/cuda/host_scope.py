@@ -72,6 +72,9 @@ class HostScope:
     refused: Mapping[str, str] = field(default_factory=dict)
     types: TypeNames | None = None
     _depth: int = 0
+    _anchor: Node | None = (
+        None  # where the text stands that was read by itself: `dim3 grid(x, y);` looks like a function
+    )
     _steps: list[int] = field(default_factory=lambda: [0])  # shared with the scopes of what is called
 
     def step(self, node: Node) -> None:
@@ -130,7 +133,7 @@ class HostScope:
         fields = f"{squeezed(owner)}." if owner is not None else ""
         # What is called sees the fields of its object and constants, not the caller's locals.
         known = {k.removeprefix(fields): v for k, v in self.known.items() if fields and k.startswith(fields)}
-        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, self._steps)
+        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, None, self._steps)
         return inner.dims(parsed)
 
     def _named_dims(self, node: Node) -> Dims:
@@ -151,7 +154,7 @@ class HostScope:
             parts = uncommented(definition.value)
             base = list(self.dims(parts[0])) if len(parts) == 1 else [self.number(p) for p in parts]
         else:
-            base = list(self.dims(definition.value))
+            base = list(self._standing(definition).dims(definition.value))
         if fields:
             base += [1] * (3 - len(base))
         for part, value in fields:
@@ -302,7 +305,7 @@ class HostScope:
         # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
         bound = {**found.types, **{each: str(number) for each, number in values.items()}}
         types, known = self._types.within(bound), {**self._types.defined, **values}
-        inner = HostScope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, self._steps)
+        inner = HostScope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, None, self._steps)
         value = parsed[""]
         if value is None or inner._depth > _MAX_DEPTH:
             raise self.fail(node, f"'{found.value[:60]}' is not understood")
@@ -314,7 +317,7 @@ class HostScope:
         if parsed is None or written in self._types.bound or self._types.size(written) is not None:
             return None
         known = self._types.defined
-        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, self._steps)
+        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, None, self._steps)
         try:
             return inner.number(parsed)
         except SourceError:
@@ -374,7 +377,9 @@ class HostScope:
                 raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
         known, refused = {**self.known, **values}, self._but(values)
-        inner = HostScope(self.program, self.unit, known, self.used, refused, self.types, self._depth + 1, self._steps)
+        inner = HostScope(
+            self.program, self.unit, known, self.used, refused, self.types, self._depth + 1, None, self._steps
+        )
         if inner._depth > _MAX_DEPTH:
             raise self.fail(node, "its definitions are circular")
         return f"({inner._expanded(parsed)})"
@@ -429,8 +434,24 @@ class HostScope:
                         return tuple(p.name for p in function.parameters), match[1], False
         return None
 
+    def _standing(self, definition: Definition) -> HostScope:
+        """This scope for the value of a local that may have been read apart from its statement."""
+        value, place = definition.value, definition.statement
+        if value is None or self._stands(value):
+            return self
+        return replace(self, _anchor=self.unit.root.descendant_for_byte_range(place.start, place.end))
+
+    def _stands(self, node: Node) -> bool:
+        """Whether a node is one of the file's."""
+        top = node
+        while top.parent is not None:
+            top = top.parent
+        return top == self.unit.root
+
     def local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
         """The definition of a local that holds at `at`, and later assignments to its .x, .y, .z."""
+        if self._anchor is not None and not self._stands(at):
+            at = self._anchor
         return LocalDefinition(self.unit.path, name, at, self.number, self.unknown).find()
 
 

@@ -7,7 +7,7 @@ defines; a host template gets its own from explicit instantiations, from calls, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -85,19 +85,22 @@ class _Template:
         return [parameter_name(p) for p in self.parameters]
 
 
-def launched_instances(program: Program, kernel: str, *, partly: bool = False) -> Iterator[Instance]:
+def launched_instances(
+    program: Program, kernel: str, *, partly: bool = False, deduced: Callable[[LaunchSite], str] | None = None
+) -> Iterator[Instance]:
     """The template arguments at each launch, as far as the text shows; names that stay are in no function's own.
 
-    `partly`: those too that name parameters of host templates which nothing uses.
+    `partly`: those too that name parameters of host templates which nothing uses. `deduced` gives those of a launch that names none.
     """
     try:
         found = readable_sites(program, kernel)
     except SourceError:
         return
     for site in found:
-        if site.template_args:
+        given = site.template_args or (deduced(site) if deduced is not None else "")
+        if given:
             where, place = f"{site.path}:{site.line}", _Place(site.path, _start(program, site))
-            plain = _COMMENT.sub(" ", site.template_args)
+            plain = _COMMENT.sub(" ", given)
             for each in _followed(program, _Written(plain, where), place, set()):
                 arguments = _squeezed(each.arguments)
                 if each.left_open and not partly:
@@ -136,9 +139,8 @@ def function_objects(program: Program) -> list[str]:
 
 def _start(program: Program, site: LaunchSite) -> int:
     """Where a launch's template arguments stand: at the launch, or where its pointer gets its value."""
-    data = program.files[site.path]
-    before = data.rfind(site.template_args.encode(), 0, site.span.end)
-    return site.span.start if before < 0 else before
+    before = program.files[site.path].rfind(site.template_args.encode(), 0, site.span.end)
+    return site.span.start if before < 0 or not site.template_args else before
 
 
 def _followed(program: Program, written: _Written, place: _Place, seen: set[tuple[str, _Place]]) -> Iterator[_Written]:

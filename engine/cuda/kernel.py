@@ -189,6 +189,7 @@ class LaunchSite:
     span: Span
     line: int
     function: str  # the enclosing host function's name, "" at file scope
+    read_in: bytes = field(default=b"", repr=False)  # the text where the parts stand, if that is not the file's own
 
 
 @dataclass(frozen=True)

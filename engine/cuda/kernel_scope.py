@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from engine.cuda.declarations import Declared, variables
+from engine.cuda.definitions import expression
 from engine.cuda.effects import assigned
 from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.macros import expansion
+from engine.cuda.parse import once_a_node
 from engine.cuda.polynomial import Polynomial, number, polynomial
 from engine.cuda.syntax import called, children, inside, strip, text, walk
 
 _LOAD_HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
 _CONSTANT = re.compile(rb"\b__constant__\s[\w\s:]*?\b([A-Za-z_]\w*)\s*\[")
+_PRODUCTS = ("__mul24", "__umul24")
 _MAX_STEPS = 8
 
 
@@ -44,7 +47,6 @@ class Scope:
         self.parameters = {p.name: p for p in kernel.parameters}
         self.constant = {m[1].decode() for m in _CONSTANT.finditer(unit.data)}
         self.declared: dict[str, list[Declared]] = {}
-        self._changed: dict[tuple[int, str], bool] = {}
         self._starts: dict[str, tuple[str, Polynomial | None] | None] = {}
         self._uses: dict[int, list[Use] | None] = {}
         self._source = unit.data, unit.path
@@ -69,22 +71,7 @@ class Scope:
 
     def changed(self, declared: Declared) -> bool:
         """Whether the variable is assigned after its declaration, or its address is taken."""
-        key = (declared.node.start_byte, declared.name)
-        if key not in self._changed:
-            self._changed[key] = self._is_changed(declared)
-        return self._changed[key]
-
-    def _is_changed(self, declared: Declared) -> bool:
-        for node in walk(declared.scope):
-            target = assigned(node)
-            if node.type == "pointer_expression" and text(node).startswith("&"):
-                target = node.child_by_field_name("argument")
-            target = strip(target) if target is not None else None
-            while target is not None and target.type == "field_expression":
-                target = target.child_by_field_name("argument")
-            if target is not None and target.type == "identifier" and text(target) == declared.name:
-                return True
-        return False
+        return declared.name in _changed_names(declared.scope)
 
     def resolve(self, node: Node) -> Node | None:
         """What may stand in its place: the initialiser of a variable that never changes, the expression of a macro."""
@@ -92,6 +79,8 @@ class Scope:
             arguments = node.child_by_field_name("arguments")
             given = [text(c) for c in children(arguments)] if arguments is not None else []
             expanded = expansion(called(node), given, *self._source)
+            if called(node) in _PRODUCTS and len(given) == 2:  # of 24 bits, as numbers of threads have
+                expanded = expression(f"({given[0]}) * ({given[1]})")
             if expanded is not None:
                 root = _root(expanded)
                 self._homes[root.id] = self._home(node), root
@@ -299,3 +288,19 @@ def _direction(access: Node) -> tuple[bool, bool]:
         hint = hint and call is not None and text(call.child_by_field_name("function") or call) in _LOAD_HINTS
         return True, not hint
     return True, False
+
+
+@once_a_node
+def _changed_names(scope: Node) -> frozenset[str]:
+    """The variables that are assigned below the node, or whose address is taken."""
+    found = set()
+    for node in walk(scope):
+        target = assigned(node)
+        if node.type == "pointer_expression" and text(node).startswith("&"):
+            target = node.child_by_field_name("argument")
+        target = strip(target) if target is not None else None
+        while target is not None and target.type == "field_expression":
+            target = target.child_by_field_name("argument")
+        if target is not None and target.type == "identifier":
+            found.add(text(target))
+    return frozenset(found)

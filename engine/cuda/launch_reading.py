@@ -1,6 +1,7 @@
 """Launches that can be read though they are no `kernel<<<…>>>(…)`: through a pointer, by the runtime's functions, by a helper.
 
-Edits of a launch do not reach these (`engine.cuda.launch.sites` has those that they do).
+Also by what a function chooses, and by a macro. Edits of a launch do not reach these
+(`engine.cuda.launch.sites` has those that they do).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tree_sitter import Node
 
 from engine.cuda.kernel import LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.launch import LAUNCH_FILES, has_its_own, sites
+from engine.cuda.launching_macros import macro_sites
 from engine.cuda.parse import parse, span, text, walk
 from engine.cuda.readable_text import has_launch
 from engine.model import Program
@@ -27,18 +29,24 @@ _FIELDS = ("gridDim", "blockDim", "dynamicSmemBytes")
 _ADDRESS = re.compile(r"^(?:\([^()]*\)\s*|(?:reinterpret|const|static)_cast\s*<[^<>]*>\s*)?\(?\s*&?\s*(.*?)\)?$", re.S)
 _ENDS = re.compile(r"\s*(?:;|:[^;{}]*;)")  # of a pointer's value; `c ? &a : &b` is one
 _MOST_BEFORE = 400  # characters of that value before and after the kernel's name
+_RETURNED = re.compile(r"\breturn\s*&?\s*(?:[A-Za-z_]\w*::)*$")
 _MOST_TEMPLATE = 4_000  # characters of a list of template arguments
 
 
 @dataclass(frozen=True)
 class _KernelReference:
-    """A use of the kernel's name: where it stands, its template arguments, and the pointer that it is the first value of."""
+    """A use of the kernel's name: where it stands, its template arguments, the pointer that it is a value of, the function it comes from.
+
+    `scope` is where the pointer is known; `kept` where no other value counts: the cases of a `switch` are alternatives.
+    """
 
     start: int
     end: int
     template_args: str
     pointer: str
-    scope: Span  # in which the pointer is known
+    scope: Span
+    kept: int
+    chooser: str
 
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
@@ -57,7 +65,7 @@ class _KernelOfProgram:
 
 @lru_cache(maxsize=64)
 def _kept(asked: _KernelOfProgram) -> tuple[LaunchSite, ...]:
-    return tuple(_indirect(asked.program, asked.plain))
+    return (*_indirect(asked.program, asked.plain), *macro_sites(asked.program, asked.plain))
 
 
 def closing(written: str, start: int) -> int:
@@ -78,11 +86,29 @@ def _indirect(program: Program, plain: str) -> Iterator[LaunchSite]:
     for path, data in program.files.items():
         if not path.endswith(LAUNCH_FILES) or plain.encode() not in data or has_its_own(program, path, plain):
             continue
-        if not has_launch(data) and b"aunch" not in data:
+        if not (has_launch(data) or b"aunch" in data or b"return" in data):
             continue
         unit = parse(data, path)
         for reference in _references(data, path, plain):
             yield from _of_reference(program, unit, plain, reference)
+            if reference.chooser:
+                yield from _chosen(program, plain, reference)
+
+
+def _chosen(program: Program, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
+    """Launches by a variable that begins with what a function gives."""
+    call = re.compile(rf"\b(\w+)\s*=\s*(?:\w+::)*{re.escape(reference.chooser)}\s*(?:<[^;<>]*>\s*)?\(")
+    for path, data in program.files.items():
+        if not path.endswith(LAUNCH_FILES) or reference.chooser.encode() not in data or not has_launch(data):
+            continue
+        unit = parse(data, path)
+        for match in call.finditer(data.decode("latin-1")):
+            node = unit.root.descendant_for_byte_range(match.start(1), match.end(1) - 1)
+            if node is None:
+                continue
+            scope, kept = _scope(node, match.end())
+            variable = _KernelReference(match.start(), kept, reference.template_args, match[1], scope, kept, "")
+            yield from _by_pointer(unit, plain, variable)
 
 
 @lru_cache(maxsize=256)
@@ -105,22 +131,27 @@ def _each_reference(unit: Unit, plain: str) -> Iterator[_KernelReference]:
             template, end = written[end + opened.end() : close].strip(), close + 1
         pointed = _POINTED.search(written[max(0, match.start() - _MOST_BEFORE) : match.start()])
         pointer = pointed[1] if pointed and _ENDS.match(written[end : end + _MOST_BEFORE]) else ""
-        yield _KernelReference(match.start(), end, template, pointer, _scope(node))
+        scope, kept = _scope(node, end)
+        before = written[max(0, match.start() - _MOST_BEFORE) : match.start()]
+        chooser = _function(unit, node) if _RETURNED.search(before) else ""
+        yield _KernelReference(match.start(), end, template, pointer, scope, kept, chooser)
 
 
-def _scope(node: Node) -> Span:
+def _scope(node: Node, end: int) -> tuple[Span, int]:
+    """The block around a pointer's value, or around the `switch` that chooses it, and from where another value counts."""
     above: Node | None = node
     while above is not None and above.type not in ("compound_statement", "translation_unit"):
         above = above.parent
-    return span(above if above is not None else node)
+        if above is not None and above.type == "case_statement":
+            while above is not None and above.type != "switch_statement":
+                above = above.parent
+            end = above.end_byte if above is not None else end
+    return span(above if above is not None else node), end
 
 
 def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
     if reference.pointer:
-        for site in unit.launches:
-            inside = reference.end <= site.span.start < reference.scope.end
-            if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
-                yield replace(site, kernel=plain, template_args=reference.template_args)
+        yield from _by_pointer(unit, plain, reference)
     for call in _calls(unit, reference):
         function, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
         if function is None or given is None or call.end_byte < reference.start:
@@ -143,6 +174,13 @@ def _of_reference(program: Program, unit: Unit, plain: str, reference: _KernelRe
             )
 
 
+def _by_pointer(unit: Unit, plain: str, reference: _KernelReference) -> Iterator[LaunchSite]:
+    for site in unit.launches:
+        inside = reference.kept <= site.span.start < reference.scope.end
+        if inside and site.kernel == reference.pointer and _still(unit, reference, site.span.start):
+            yield replace(site, kernel=plain, template_args=reference.template_args)
+
+
 def _calls(unit: Unit, reference: _KernelReference) -> list[Node]:
     """The calls that may be given the kernel, in order of text: those around its name, or all where a pointer to it is known."""
     if reference.pointer:
@@ -160,7 +198,7 @@ def _calls(unit: Unit, reference: _KernelReference) -> list[Node]:
 
 def _still(unit: Unit, reference: _KernelReference, at: int) -> bool:
     """Whether the pointer still has the value that it begins with."""
-    between = unit.data[reference.end : at].decode("latin-1")
+    between = unit.data[reference.kept : at].decode("latin-1")
     return not reference.pointer or re.search(rf"\b{re.escape(reference.pointer)}\s*=(?!=)", between) is None
 
 

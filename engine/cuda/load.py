@@ -9,8 +9,10 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
+from engine.cuda.conditions import is_standard
 from engine.cuda.parse import parse
 from engine.cuda.readable_text import has_launch
 from engine.cuda.standins import is_standin, standin
@@ -86,7 +88,8 @@ def resolve_include(
     """(path, bytes) of a header that belongs to the repository, else of our own that stands in for it, else None.
 
     Looked for beside the file that includes it (in quotes), in the folders `include`, at the root, then in the folders above the
-    includer and their `include`, which build files mostly name; first in `files`, then on disk below `root`.
+    includer and their `include`, which build files mostly name; first in `files`, then on disk below `root`. One in quotes that is in none
+    of these is the nearest of `files` that ends like it, if no other is as near.
     Raises SourceError for a name that leads out of the repository; such a file is never read.
     """
     if name.startswith("/") or "\\" in name or "\0" in name:
@@ -107,7 +110,24 @@ def resolve_include(
             return path, data
     if outside:
         raise SourceError(f'includes "{name[:200]}", which is outside the repository', includer, "include a file in it")
-    return standin(name)
+    found = standin(name)
+    nearest = _nearest(name, includer, files) if found is None and quoted else None
+    return (nearest, files[nearest]) if nearest is not None else found
+
+
+def _nearest(name: str, includer: str, paths: Iterable[str]) -> str | None:
+    """The one path that ends like a header's name and has most folders in common with the file that includes it."""
+    ending = "/" + posixpath.normpath(name)
+    if is_standard(name) or ending.startswith("/.."):
+        return None
+    folders = includer.split("/")[:-1]
+    found: dict[int, list[str]] = {}
+    for path in paths:
+        if path.endswith(ending):
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, path.split("/"), strict=False))
+            found.setdefault(sum(1 for _ in same), []).append(path)
+    nearest = found[max(found)] if found else []
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def including_files(root: Path, names: Iterable[str]) -> dict[str, bytes]:
@@ -221,15 +241,26 @@ def add_unit(files: dict[str, bytes], unit: str, root: Path, include: Sequence[s
         add_headers(files, unit, root, include)
 
 
-def add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequence[str]) -> None:
-    """Add to `files` the local headers that the file `main` includes, transitively. Raises SourceError for one over the limit."""
+def add_headers(
+    files: dict[str, bytes], main: str, root: Path, include: Sequence[str], *, everywhere: bool = True
+) -> None:
+    """Add to `files` the local headers that the file `main` includes, transitively. Raises SourceError for one over the limit.
+
+    Without `everywhere` those that only the build knows where to find are left out: for them the repository is gone through.
+    """
     waiting = [main]
+    known: tuple[str, ...] | None = None if everywhere else ()
     while waiting and len(files) <= _MAX_HEADERS:
         includer = waiting.pop(0)
         for match in _INCLUDE.finditer(files[includer]):
             name = (match[1] or match[2]).decode("utf-8", "replace")
             try:
                 found = resolve_include(name, match[1] is not None, includer, files=files, root=root, include=include)
+                if found is None and match[1] is not None:
+                    known = tuple(source_files(root)) if known is None else known
+                    path = _nearest(name, includer, known)
+                    data = read_below(root, path) if path is not None else None
+                    found = (path, data) if path is not None and data is not None else None
             except SourceError:
                 continue  # the slice refuses it, if it stands in code and not in a comment
             if found is not None and found[0] not in files and not is_standin(found[0]):
@@ -281,7 +312,7 @@ def _other_kernels(root: Path, path: str, data: bytes, main: str, here: set[byte
     """
     files = {path: data}
     with contextlib.suppress(SourceError):
-        add_headers(files, path, root, ())
+        add_headers(files, path, root, (), everywhere=False)
     found: set[bytes] = set()
     if main in files and path != main:
         files = {path: data}

@@ -16,6 +16,10 @@ __ffs __brev __ldg __ldcs __ldca __ldcg __float2half __float2half_rn __half2floa
 __float2bfloat16 __float2bfloat16_rn __bfloat162float __int2float_rn __float2int_rn __float2int_rd
 __float2int_rz __uint2float_rn __hadd __hsub __hmul __hdiv __hfma __hmax __hmin __hneg __habs hexp hlog hsqrt
 hrsqrt htanh __int_as_float __float_as_int __uint_as_float __float_as_uint __mul24 __umul24 __mulhi __umulhi
+__float22half2_rn __half22float2 __bfloat1622float2 __float22bfloat162_rn __floats2half2_rn __floats2bfloat162_rn
+__low2half __high2half __low2bfloat16 __high2bfloat16 __halves2half2 __half2half2 __bfloat162bfloat162 __ushort_as_half
+__half_as_ushort __hadd2 __hsub2 __hmul2 __hfma2 __hneg2 __hmax2 __hmin2 h2exp h2rsqrt h2sqrt make_half2 __dp4a
+make_uchar2 make_uchar4 make_char4 make_short4 make_ushort4
 make_float2 make_float3 make_float4 make_int2 make_int4 make_uint2 make_uint4 make_double2 float double int
 unsigned half __half
 """

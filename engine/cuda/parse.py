@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, wraps
+from typing import Literal, TypeVar
 
 import tree_sitter
 import tree_sitter_cuda
@@ -25,6 +25,8 @@ from engine.cuda.kernel import (
 from engine.cuda.readable_text import HEAD_ATTRIBUTES, readable
 from engine.errors import SourceError
 
+T = TypeVar("T")
+
 _LANGUAGE = tree_sitter.Language(tree_sitter_cuda.language())
 _BOM = b"\xef\xbb\xbf"
 _MAX_BYTES = 16 << 20
@@ -42,6 +44,7 @@ _CONTAINERS = frozenset(
 )  # fmt: skip
 _QUALIFIERS = re.compile(
     r"\b(?:const|volatile|__restrict__|__restrict|restrict|static|extern|__grid_constant__)\b|[*&]"
+    r"|\b(?:enum|struct|class|union)\s+(?=\w)"
 )
 
 
@@ -49,6 +52,25 @@ _QUALIFIERS = re.compile(
 # and making their wrappers is what a walk costs.
 _PLACES: dict[Node, tuple[list[Node], int, int]] = {}
 _MOST_PLACES = 200_000
+_MOST_SAID = 20_000
+
+
+def once_a_node(say: Callable[[Node], T]) -> Callable[[Node], T]:
+    """Have what a function says of a node worked out once."""
+    said: dict[Node, T] = {}
+
+    @wraps(say)
+    def known(node: Node) -> T:
+        try:
+            return said[node]
+        except KeyError:
+            found = say(node)
+        if len(said) >= _MOST_SAID:
+            said.clear()
+        said[node] = found
+        return found
+
+    return known
 
 
 def walk(node: Node) -> Iterable[Node]:

@@ -10,10 +10,17 @@ from engine.cuda.items import past_call, tokens_of
 _LAUNCH = re.compile(rb"<<(\s*)<([^;]{0,600}?)>>(\s*)>(?=\s*\()")
 # A macro alone on its line before a launch (`TIMER_BEGIN`): the grammar takes it for the type of what follows.
 _BARE_MACRO = re.compile(rb"(?m)^([ \t]*)([A-Z_][A-Z0-9_]{2,})(?=[ \t]*\r?\n\s*[\w:]+\s*(?:<[^;{}<>]*>\s*)?<<<)")
+# A macro for the symbol's visibility before a declaration, `LIB_API struct S* f();`: the grammar takes it for the type.
+_EXPORTED = re.compile(rb"(?m)^([ \t]*(?:extern[ \t]+)?)([A-Z][A-Z0-9_]*_(?:API|EXPORTS?))(?=[ \t]+[A-Za-z_])")
 _MACRO_CALL = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}[ \t]*\(")
 _MOST_DISPATCHED = 20_000  # bytes of a call of a macro that statements are passed to
 # Attributes of a kernel that the grammar reads as a variable of that name.
 HEAD_ATTRIBUTES = re.compile(rb"\b(?:__cluster_dims__|__block_size__|__maxnreg__)")
+# A kernel's head up to a word that is called: its name, an attribute, or a macro that stands for some.
+_HEAD = re.compile(rb"\b__global__\b")
+_HEAD_CALL = re.compile(rb"([^;{}()#]*?\b)([A-Za-z_]\w*)(\s*)\(")
+_KNOWN_CALLS = re.compile(rb"__(?:launch_bounds|attribute|align|cluster_dims|block_size|maxnreg)__|alignas|decltype")
+_MOST_HEAD = 2_000  # bytes of it
 # CUDA's alignment of a class or a field, which the grammar knows by C++'s name alone: `struct __align__(16) Pack {`.
 _ALIGNED = re.compile(rb"(\b(?:struct|class|union)\s+|[;{]\s*)(__(?:builtin_)?align__)(?=\s*\()")
 
@@ -23,16 +30,54 @@ def has_launch(data: bytes) -> bool:
     return re.search(rb"<<\s*<", data) is not None
 
 
+def _may_launch(data: bytes) -> bool:
+    """Whether the text may launch a kernel with `<<<` or by a function of the runtime."""
+    return has_launch(data) or b"cudaLaunch" in data
+
+
 def readable(data: bytes) -> bytes:
     """The text with launches, attributes of kernels and alignments as the grammar knows them, every other byte where it was."""
+    if b"_API" in data or b"_EXPORT" in data:
+        data = _EXPORTED.sub(lambda m: m[1] + b" " * len(m[2]), data)
     if b"align__" in data:
         data = _ALIGNED.sub(lambda m: m[1] + b"alignas".ljust(len(m[2])), data)
     if HEAD_ATTRIBUTES.search(data):
         data = _plain_attributes(data)
-    if not has_launch(data):
+    if b"__global__" in data:
+        data = _plain_heads(data)
+    if not _may_launch(data):
         return data
     data = _BARE_MACRO.sub(lambda m: m[1] + b" " * (len(m[2]) - 1) + b";", data)
     return _plain_dispatches(_LAUNCH.sub(_plain_launch, data))
+
+
+def _plain_heads(data: bytes) -> bytes:
+    """The text without calls of macros in kernels' heads: `__global__ BOUNDS(N) void k(…)`, which the grammar takes for a name."""
+    out: bytearray | None = None
+    for head in _HEAD.finditer(data):
+        at = head.end()
+        while call := _HEAD_CALL.match(data, at, at + _MOST_HEAD):
+            end = _closed(data, call.end())
+            if end == 0:
+                break
+            at = end
+            if _KNOWN_CALLS.fullmatch(call[2]):
+                continue
+            if not re.match(rb"\s*[A-Za-z_]", data[end : end + _MOST_HEAD]):
+                break
+            out = out or bytearray(data)
+            out[call.start(2) : end] = re.sub(rb"[^\r\n]", b" ", data[call.start(2) : end])
+    return data if out is None else bytes(out)
+
+
+def _closed(data: bytes, start: int) -> int:
+    """The position behind the bracket that closes the one before `start`; 0 for none."""
+    depth = 1
+    for at in range(start, min(len(data), start + _MOST_HEAD)):
+        depth += {ord("("): 1, ord(")"): -1}.get(data[at], 0)
+        if depth == 0:
+            return at + 1
+    return 0
 
 
 def _plain_dispatches(data: bytes) -> bytes:
@@ -44,7 +89,7 @@ def _plain_dispatches(data: bytes) -> bytes:
         if b"#" in line or b"//" in line:
             continue
         code, end = _statements(out, match.end())
-        if code and has_launch(bytes(out[code:end])):
+        if code and _may_launch(bytes(out[code:end])):
             for at in range(match.start(), code):
                 if out[at] not in b"\r\n":
                     out[at] = ord(" ")

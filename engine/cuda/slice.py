@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from engine.cuda.closure import closure
-from engine.cuda.conditions import Conditions
+from engine.cuda.conditions import Conditions, is_guarded
 from engine.cuda.device_headers import FOREIGN, STD_NAMES, header_of, kept_header, prelude, torch_prelude, torch_type
 from engine.cuda.items import Item, Token, directive_parts, items_of
 from engine.cuda.load import read_below, resolve_include
@@ -169,7 +169,7 @@ class _Slicer:
         if len(stack) > _MAX_NESTED or self.inclusions > _MAX_INCLUSIONS or self.characters > _MAX_CHARACTERS:
             raise SourceError("includes too much", self.program.kernel_file, "add include guards to the headers")
         items = items_of(text)
-        guarded = _guarded(items)
+        guarded = is_guarded(items)
         once = any(i.word == "pragma" and i.rest == "once" for i in items)
         if (once or guarded) and conditional == 0:
             self.seen.add(path)
@@ -239,6 +239,8 @@ class _Slicer:
         providers: dict[str, list[_Entry]] = {}
         always: list[_Entry] = []
         asserts: list[_Entry] = []
+        operators: list[_Entry] = []
+        types: set[str] = set()
         for entry in self.entries:
             if entry.item.kind == "function" and any(t.text in ("constexpr", "consteval") for t in entry.item.head):
                 self.constant.update(entry.defines)
@@ -252,9 +254,13 @@ class _Slicer:
                 if entry.defines and (entry.defines[-1] in self.namespaces or self._has_header(entry.defines[-1])):
                     always.append(entry)
             elif self._eligible(item):
-                for name in entry.defines:
+                for name in {*entry.defines} - {"operator"}:
                     providers.setdefault(name, []).append(entry)
-                if "operator" in entry.defines or (not entry.defines and item.kind in ("other", "function")):
+                if item.kind in ("type", "typedef", "using"):
+                    types.update(entry.defines)
+                if "operator" in entry.defines:
+                    operators.append(entry)
+                elif not entry.defines and item.kind in ("other", "function"):
                     always.append(entry)
         for kernel in kernels:
             name = kernel.split("<", 1)[0].strip().rpartition("::")[2]
@@ -267,7 +273,16 @@ class _Slicer:
         waiting = list(self.needed)
         for entry in always:
             self._keep(entry, waiting)
-        while waiting:
+        while waiting or operators:
+            if not waiting:
+                # Nothing names an operator: it is needed where a class of its parameters is, or where it has none.
+                due = [o for o in operators if not (own := _operands(o.item) & types) or own & self.needed]
+                if not due:
+                    break
+                operators = [o for o in operators if o not in due]
+                for entry in due:
+                    self._keep(entry, waiting)
+                continue
             name = waiting.pop()
             for entry in providers.get(name, ()):
                 self._keep(entry, waiting)
@@ -454,18 +469,10 @@ def _decode(data: bytes, path: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", " ").replace("\0", " ")
 
 
-def _guarded(items: Sequence[Item]) -> int:
-    """1 where an include guard stands around the whole file, else 0."""
-    if (
-        len(items) < 3
-        or items[0].word not in ("ifndef", "if")
-        or items[1].word != "define"
-        or items[-1].word != "endif"
-    ):
-        return 0
-    name = items[1].rest.split("(")[0].split()
-    around = all(item.conditional >= 1 for item in items[1:-1])
-    return int(bool(name) and name[0] in _NAME.findall(items[0].rest) and around)
+def _operands(item: Item) -> set[str]:
+    """The names behind the word `operator` in an item's head."""
+    words = [token.text for token in item.head]
+    return {*words[words.index("operator") + 1 :]} if "operator" in words else set()
 
 
 def _is_using_directive(item: Item) -> bool:

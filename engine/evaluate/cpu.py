@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuMachine, Unsupported
@@ -34,6 +35,7 @@ class CpuEvaluator:
         self._random = random.Random(secrets.randbits(64))
         self._screen = CpuScreen(spec, builder, machine, self._random)
         self._original: Built | None = None
+        self._twins: dict[tuple[object, ...], Any] = {}  # code for the CPU by machine code and launches
         self.speeds = Speeds(spec, builder, machine, Predictor(target.arch, sandbox=box, cache=machine.cache / "sass"))
 
     @property
@@ -66,7 +68,13 @@ class CpuEvaluator:
 
     @contained_build
     def build(self, program: Program, *, by_rules: bool) -> Built:
-        return self.complete(self._builder.candidate(program, by_rules=by_rules))
+        built = self._builder.candidate(program, by_rules=by_rules)
+        twin = self._twins.get(built.identity)
+        if twin is not None:  # nothing is run of it: what its machine code does is known, or about to be
+            return replace(built, extra=twin)
+        complete = self.complete(built)
+        self._twins.setdefault(built.identity, complete.extra)
+        return complete
 
     @contained_build
     def complete(self, built: Built) -> Built:

@@ -126,38 +126,24 @@ class GpuEvaluator:
 
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
-        begin = time.perf_counter()
-        self._wide = self._widened(built)
-        compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
-        ready()
-        if self._cpu:  # a confirmation needs it, and the cores have little to do before the first candidates are built
-            self._cpu.open_beside(built)
-        device = self._runner.start()
-        for case in (*self._spec.check, *self._spec.time):
-            needed = bytes_needed(self._spec, case)
-            # Inputs, two sets of outputs, and a twin in doubles.
-            if needed * 5 > device["free_bytes"]:
-                raise RefusedError(
-                    f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
-                    f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "use smaller sizes",
-                )  # fmt: skip
-        self._original = built
-        begin = time.perf_counter()
-        try:
-            # The sanitizers run beside the validation, and nothing is timed before they have ended.
-            with ThreadPoolExecutor(1) as beside:
-                checks = plan(self._spec, self._random, self._builder.defences)
-                sanitized = beside.submit(self._sanitized, built, checks)
-                answer = self._validated(built)
-                validated = time.perf_counter()
-            self._reports = sanitized.result()
-            waited = time.perf_counter() - validated
-        except DeviceFault as fault:
-            how = "never ends" if fault.kind == "timeout" else f"fails in its original form ({fault.what})"
-            raise RefusedError(
-                f"the kernel '{self._spec.kernel}' {how}", self._spec.origin or self._spec.file,
-                "check the spec's sizes and the launch, or fix the kernel",
-            ) from None  # fmt: skip
+        # The sanitizers run beside what the original takes until it is timed: nothing is timed before they have ended.
+        with ThreadPoolExecutor(1) as beside:
+            sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, self._builder.defences))
+            begin = time.perf_counter()
+            self._wide = self._widened(built)
+            compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
+            ready()
+            if (
+                self._cpu
+            ):  # a confirmation needs it, and the cores have little to do before the first candidates are built
+                self._cpu.open_beside(built)
+            self._refuse_large(self._runner.start()["free_bytes"])
+            self._original = built
+            begin = time.perf_counter()
+            answer = self._validated(built)
+            validated = time.perf_counter()
+        self._reports = sanitized.result()
+        waited = time.perf_counter() - validated
         if answer["problems"]:
             raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "correct the spec")
         self._refuse_reports()
@@ -198,8 +184,28 @@ class GpuEvaluator:
         )  # fmt: skip
         return built, evaluation
 
+    def _refuse_large(self, free_bytes: int) -> None:
+        for case in (*self._spec.check, *self._spec.time):
+            needed = bytes_needed(self._spec, case)
+            # Inputs, two sets of outputs, and a twin in doubles.
+            if needed * 5 > free_bytes:
+                raise RefusedError(
+                    f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
+                    f"{free_bytes / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "use smaller sizes",
+                )  # fmt: skip
+
     def _validated(self, built: Built) -> Mapping[str, Any]:
-        """The spec's validation, with secret cases where the original passes on them. Raises DeviceFault."""
+        """The spec's validation, with secret cases where the original passes on them. Raises RefusedError where it fails."""
+        try:
+            return self._first_validation(built)
+        except DeviceFault as fault:
+            how = "never ends" if fault.kind == "timeout" else f"fails in its original form ({fault.what})"
+            raise RefusedError(
+                f"the kernel '{self._spec.kernel}' {how}", self._spec.origin or self._spec.file,
+                "check the spec's sizes and the launch, or fix the kernel",
+            ) from None  # fmt: skip
+
+    def _first_validation(self, built: Built) -> Mapping[str, Any]:
         for aligned in (False, True):
             self._secret.draw(built.program, aligned=aligned, large_bytes=_SECRET_BYTES)
             self._secret.keep(self._secret.cases)
@@ -297,7 +303,10 @@ class GpuEvaluator:
             evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
                 self._runner.kill()  # it may have written anywhere in the worker: the next candidate gets a fresh one
-            return self._stated(evaluation), against
+            evaluation = self._stated(evaluation)
+        if self._cpu and self._original and (against is None or against > WIN):
+            evaluation = self._cpu.of_first(self._original, incumbent, built, evaluation)
+        return evaluation, against
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         if self._cpu and self._original:

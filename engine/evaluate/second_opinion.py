@@ -145,6 +145,22 @@ class SecondOpinion:
         with self._turn:
             return self._opinion(original, built)
 
+    def of_first(self, original: Built, incumbent: Built | None, built: Built, evaluation: Evaluation) -> Evaluation:
+        """The evaluation of what is about to become the best: refuted at once where it brings the first code that no rule wrote.
+
+        A search would build upon such code until its end, and nothing of it could be suggested. `incumbent` None is the original.
+        """
+        if (
+            built.by_rules
+            or not (incumbent is None or incumbent.by_rules)
+            or evaluation.outcome is not Outcome.ACCEPTED
+        ):
+            return evaluation
+        begin = time.monotonic()
+        wrong, _ = self.judge(original, built)
+        stages = {**evaluation.stage_s, "screen": time.monotonic() - begin}
+        return replace(evaluation if wrong is None else wrong, stage_s=stages)
+
     def _opinion(self, original: Built, built: Built) -> Opinion:
         try:
             opinion = self._judge(original, built)

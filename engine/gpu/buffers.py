@@ -139,6 +139,10 @@ class CaseBuffers:
         """Where the first contents of an input stand."""
         return self.pristine if name in self.inout and self.pristine is not None else self.main
 
+    def first(self, name: str) -> Any:
+        """The first contents of an input, as bytes on the device."""
+        return self._first(name).view(name, cp.uint8)
+
     def put(self, name: str, content: bytes) -> None:
         """Take the first contents of an input from the host."""
         self._first(name).view(name, cp.uint8)[...] = cp.asarray(np.frombuffer(content, np.uint8))

@@ -12,10 +12,10 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers, tool_kind
-from engine.gpu.device import Arena, Call, Compared, Loaded, Tools
+from engine.gpu.device import Arena, Call, Compared, Loaded, Salt, Tools
 from engine.gpu.replay import Replays
 from engine.model import LaunchConfig
-from engine.spec.data import families_for, generate
+from engine.spec.data import families_for
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.tolerance import Noise, allowed, relative_term
@@ -73,7 +73,7 @@ class Checker:
         self.cases: tuple[Case, ...] = (*self.spec.check, *self.spec.time)
         self.stream = cp.cuda.get_current_stream()
         self.replays = Replays(self.tools.board)
-        self._salt = cp.zeros(1, cp.uint64)
+        self._salt = Salt()
 
     def buffers(self, index: int) -> CaseBuffers:
         """The buffers of a case, allocated once."""
@@ -160,7 +160,7 @@ class Checker:
         """
         for run in runs:
             self.buffers(run.index).draw_rest(run.seed, run.family)
-        self._salt[...] = runs[0].seed
+        self._salt.put(runs[0].seed)
         self.tools.board.clear()
         poison = runs[0].seed & 1 if self.defences.poison else None
         what = tuple((run.index, run.family, doubles) for run, doubles in zip(runs, widen, strict=True))
@@ -174,7 +174,7 @@ class Checker:
     def _prepare(self, index: int, family: str, doubles: bool, poison: int | None) -> slice:
         """Fresh inputs from the salt, poisoned outputs, and the hashes of the inputs."""
         buffers = self.buffers(index)
-        buffers.redraw(0, int(self._salt.data.ptr), family)
+        buffers.redraw(0, self._salt.address, family)
         if doubles:
             buffers.widen()
         buffers.reset(buffers.main, poison)
@@ -310,13 +310,12 @@ class Checker:
         """The first output that two runs on the same inputs leave different, to the last bit."""
         buffers = self.buffers(index)
         buffers.draw(seed, family, widen=False)
-        found: list[dict[str, Any]] = []
+        found: list[list[int]] = []
         for _ in range(2):
             buffers.reset(buffers.main, 0)
             call(self.stream)
-            found.append({name: buffers.main.view(name, cp.uint8).copy() for name in buffers.written})
-        self.stream.synchronize()
-        return next((n for n in buffers.written if not bool((found[0][n] == found[1][n]).all())), None)
+            found.append(self.tools.hash([buffers.main.piece(name) for name in buffers.written]))
+        return next((n for n, a, b in zip(buffers.written, *found, strict=True) if a != b), None)
 
     # ---- the spec's validation
 
@@ -419,9 +418,10 @@ class Checker:
     def _repeats(self, index: int, name: str) -> str | None:
         buffers = self.buffers(index)
         assert buffers.other is not None
-        first, second = buffers.main.view(name, cp.uint8), buffers.other.view(name, cp.uint8)
-        if bool((first == second).all()):
+        hashes = self.tools.hash([arena.piece(name) for arena in (buffers.main, buffers.other)])
+        if hashes[0] == hashes[1]:
             return None
+        first, second = buffers.main.view(name, cp.uint8), buffers.other.view(name, cp.uint8)
         word = buffers.item_bytes(name)
         a, b = cp.asnumpy(first).reshape(-1, word), cp.asnumpy(second).reshape(-1, word)
         pattern = [np.frombuffer(np.uint32(w).tobytes() * 2, np.uint8) for w in self.tools.poison]
@@ -471,17 +471,19 @@ class Checker:
         self, call: Call, index: int, family: str, seed: int, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]
     ) -> None:
         buffers = self.buffers(index)
-        fresh: dict[str, Any] | None = None
+        fresh: dict[str, Any] = {}
         for argument in buffers.buffers:
             name = argument.name
             if argument.role == "out" or ("input", name) in proven or argument.fill.kind == "constant":
                 continue
             wanted.add(("input", name))
-            fresh = fresh or generate(self.spec, self.cases[index], seed + 2, family, xp=cp)
+            if not fresh:
+                buffers.draw(seed + 2, family, widen=False)
+                fresh = {a.name: buffers.first(a.name).copy() for a in buffers.buffers if a.role != "out"}
             buffers.draw(seed, family, widen=True)
             self.run_reference(index, 1)  # on the unchanged inputs
             buffers.reset(buffers.main, 0)
-            buffers.main.view(name, cp.uint8)[...] = fresh[name].reshape(-1).view(cp.uint8)
+            buffers.main.view(name, cp.uint8)[...] = fresh[name]
             call(self.stream)
             self.tools.board.clear()
             buffers.main.touched(buffers.main.watch(), self.tools.board.read())

@@ -145,6 +145,19 @@ class Board:
         return self._host[: self.used].copy()
 
 
+class Salt:
+    """A word on the device that kernels of ours draw from, so that what is recorded in a graph draws anew each time."""
+
+    def __init__(self) -> None:
+        self._word = cp.zeros(1, cp.uint64)
+        self.address = int(self._word.data.ptr)
+
+    def put(self, value: int) -> None:
+        """Make it the salt of what is launched from now on."""
+        # By a copy: where an array is filled, CuPy first compiles a kernel.
+        self._word.set(np.array([value], np.uint64), stream=cp.cuda.get_current_stream())
+
+
 class Tools:
     """The worker's own kernels (tools.cu), and the board that their results go to."""
 
@@ -212,6 +225,14 @@ class Tools:
             ctypes.c_uint64(size_bytes),
             ctypes.c_void_p(out),
         )
+
+    def hash(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """The hash of each of these pieces of memory (address, bytes); forgets what the board has."""
+        self.board.clear()
+        address, place = self.board.take(len(pieces))
+        for i, (start, size_bytes) in enumerate(pieces):
+            self.hash_into(start, size_bytes, address + 8 * i)
+        return [int(word) for word in self.board.read()[place]]
 
     def check_guards(self, zones: int, count: int, out: int) -> None:
         self._launch(
@@ -321,6 +342,10 @@ class Arena:
 
     def address(self, name: str) -> int:
         return self._addresses[name]
+
+    def piece(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a buffer."""
+        return self._addresses[name], self.sizes[name]
 
     def view(self, name: str, dtype: Any) -> Any:
         """The buffer as a CuPy array."""

@@ -21,7 +21,7 @@ import numpy as np
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
 from engine.gpu.copy_parts import copy_parts
-from engine.gpu.device import Call, Loaded
+from engine.gpu.device import Call, Loaded, Salt
 from engine.gpu.pace import Pace
 from engine.gpu.timing_order import turns
 from engine.gpu.yardsticks import Yardsticks
@@ -83,7 +83,7 @@ class Timer:
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(3 * FINAL.batch)]
         self._busy_until = 0.0
         self._yardsticks = Yardsticks()
-        self._salt = cp.zeros(1, cp.uint64)
+        self._salt = Salt()
         self._drawn: set[int] = set()  # cases whose buffers hold inputs
 
     def _sets(self, index: int, count: int) -> list[CaseBuffers]:
@@ -275,12 +275,11 @@ class Timer:
 
     def _refresh(self, index: int, sets: list[CaseBuffers]) -> None:
         """New inputs in every set; where none is drawn by a kernel of ours they stay as they are."""
-        self._salt[...] = secrets.randbits(63)
-        address = int(self._salt.data.ptr)
+        self._salt.put(secrets.randbits(63))
 
         def redraw() -> None:
             for i, buffers in enumerate(sets):
-                buffers.redraw(_SET_SEED + i, address)
+                buffers.redraw(_SET_SEED + i, self._salt.address)
 
         self.checker.replays.run(("redraw", index, len(sets)), redraw)
 
@@ -315,7 +314,7 @@ class Timer:
         for number in sorted({len(used) - 1, 0}, reverse=True):
             if self.checker.defences.timed_inputs:
                 first.draw_rest(seed)
-                first.redraw(_SET_SEED + number, int(self._salt.data.ptr))
+                first.redraw(_SET_SEED + number, self._salt.address)
             else:
                 first.draw(seed, "declared", widen=False)
             failure = failure or self.checker.compare([(used[number].main, index, "declared")])

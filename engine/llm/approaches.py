@@ -21,8 +21,7 @@ class Approach:
     text: str
 
 
-# All ours; the codes are those of `engine.profile.diagnosis`. Tensor cores and asynchronous copies need headers or assembly, which an edit
-# cannot add.
+# All ours; the codes are those of `engine.profile.diagnosis`.
 APPROACHES = (
     Approach(
         "coalesce",
@@ -60,6 +59,18 @@ APPROACHES = (
         "other algorithm",
         frozenset({"barrier_stalls", "small_grid", "launch_bound", "shared_stalls", "shared_queue_stalls"}),
         "Use another algorithm or another division of the work: warp shuffles instead of barriers, more blocks, or one with fewer steps.",
+    ),
+    Approach(
+        "asynchronous copies",
+        frozenset({"memory_stalls", "latency_bound", "barrier_stalls"}),
+        "Copy what a block needs next into shared memory asynchronously (<cuda_pipeline.h>), in two or more stages, while it works on what "
+        "is there.",
+    ),
+    Approach(
+        "tensor cores",
+        frozenset({"compute_bound", "math_stalls"}),
+        "Compute products of matrices, or what can be put so, on tensor cores (<mma.h>), as exactly as the source: floats as sums of two "
+        "TF32 numbers.",
     ),
 )
 COMBINE = "Another branch of the search did what is shown above as it. Do here what made it faster, beside what this version does already."

@@ -103,7 +103,7 @@ def _slug(idea: str) -> str:
 
 
 def _check_open(place: Workplace, program: Program) -> None:
-    """Raises EditError where the suggestion leaves figures open by lines that no search could use."""
+    """Raises EditError where the suggestion declares open constants that no search could use."""
 
     def lines(of: Program) -> set[tuple[str, str]]:
         return {(kind, text) for kind, text, _ in tuning_lines(parse(of.data, of.kernel_file))}
@@ -113,8 +113,8 @@ def _check_open(place: Workplace, program: Program) -> None:
             path = place.spec.origin.rpartition(":")[0]
             check_declared(program, place.spec, path or None, place.sites[0].target)
     except OptimlError as error:
-        what = f"what leaves figures open cannot be used: {without_figures(error.what)}"
-        raise EditError(what, do="mend these lines, or leave them out", fault=Fault.UNREADABLE) from None
+        what = f"its tune lines cannot be used: {without_figures(error.what)}"
+        raise EditError(what, do="correct these lines, or leave them out", fault=Fault.UNREADABLE) from None
 
 
 def _located(replacements: Sequence[Replacement], place: Workplace) -> dict[str, tuple[Edit, ...]]:
@@ -224,7 +224,9 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     if len(beside) > _MOST_ITEMS:
         raise EditError(f"brings over {_MOST_ITEMS} definitions beside the kernel", fault=Fault.FORBIDDEN)
     added = "".join(
-        _internal(given.text(span).strip("\n")) + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
+        _internal(given.text(span).strip("\n")) + ("\n" if _OPEN.match(given.text(span)) else "\n\n")
+        for span in beside
+        if _squeezed(given.text(span)) not in known
     )
     if added:
         at = site.declaration_start

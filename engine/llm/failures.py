@@ -11,6 +11,7 @@ from engine.spec.kernel_spec import Case, KernelSpec
 
 _FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
 _MOST_SIZES = 4
+_CONTENTS = re.compile(r"\(with ([^()]+)\)\Z")  # what kind of inputs a result differs with
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def detail(candidate: Program, evaluation: Evaluation, spec: KernelSpec, launch:
         at = ""
         if case is not None:
             at = _place(failure.index, buffer_elements(spec, case).get(failure.argument, 0))
-        parts.append(f"first difference: {failure.argument}[{failure.index}]{at}")
+        contents = _CONTENTS.search(failure.reason)
+        words = f"; the inputs: {without_figures(contents[1])}" if contents else ""
+        parts.append(f"first difference: {failure.argument}[{failure.index}]{at}{words}")
     if case is not None and (words := in_words(case, launch)):
         parts.append(f"in a case where {words}")
     if failure.line is not None:

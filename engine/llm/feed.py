@@ -39,24 +39,29 @@ from engine.spec.kernel_spec import KernelSpec
 _DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
-_HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
+_HOPELESS = 4  # exchanges in a row that failed for the server's sake, or the token limit's: then it is left alone
 # Answers in a row without an edit that is new: a model that may be asked for ever must not be. Ours.
 _FRUITLESS = 20
 _EXCHANGE = frozenset({
     Fault.CONNECTION, Fault.TIMED_OUT, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REJECTED, Fault.TOO_LARGE, Fault.INVALID_BODY,
+    Fault.CUT_SHORT,
 })  # fmt: skip
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
 
 
 @dataclass(frozen=True)
 class FeedReport:
-    """What asking the model came to. `known`: edits whose programs were known. `stopped` says why nothing more was asked, or ""."""
+    """What asking the model came to. `known`: edits whose programs were known. `reasons`: of each fault what was wrong most often.
+
+    `stopped` says why nothing more was asked, or "".
+    """
 
     requests: int
     questions: int
     proposals: int
     known: int
     faults: Mapping[Fault, int]
+    reasons: Mapping[Fault, str]
     stopped: str
 
 
@@ -260,8 +265,8 @@ class LlmFeed:
     def report(self) -> FeedReport:
         """What it came to so far."""
         with self._changed:
-            faults = self._proposer.faults
-            return FeedReport(self._requests, self._asked, self._proposals, self._known, faults, self._stopped)
+            faults, reasons = self._proposer.faults, self._proposer.reasons
+            return FeedReport(self._requests, self._asked, self._proposals, self._known, faults, reasons, self._stopped)
 
     # ---- asking, on a thread of the feed's
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from engine.cuda.constants import integers, words
 from engine.cuda.edit import edit_program
@@ -20,6 +20,7 @@ from engine.llm.plain_words import plain
 from engine.model import LaunchConfig, Program
 from engine.rewrite.proposal import merge
 from engine.rewrite.site import Site
+from engine.spec.constant_values import open_constants
 from engine.spec.kernel_spec import KernelSpec, LaunchExpr
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched
@@ -119,14 +120,7 @@ def _given(launch: LaunchExpr, site: Site, program: Program) -> dict[str, tuple[
         raise refusal
     try:
         host = relaunch(site.program, site.launches, site.kernel, grid=grid, block=block, shared=shared)
-        spec = relaunch_spec(
-            site.program,
-            site.spec,
-            site.step,
-            grid=_valued(grid, site, program),
-            block=_valued(block, site, program),
-            shared=shared if shared is None else _valued((shared,), site, program)[0],
-        )
+        spec = relaunch_spec(site.program, site.spec, site.step, _valued(launch, shared, site, program))
     except OptimlError:
         raise refusal from None
     edits = merge(host, spec)
@@ -135,18 +129,22 @@ def _given(launch: LaunchExpr, site: Site, program: Program) -> dict[str, tuple[
     return edits
 
 
-@overload
-def _valued(texts: Sequence[str], site: Site, program: Program) -> Sequence[str]: ...
-@overload
-def _valued(texts: Sequence[str] | None, site: Site, program: Program) -> Sequence[str] | None: ...
-def _valued(texts: Sequence[str] | None, site: Site, program: Program) -> Sequence[str] | None:
-    """The expressions with constants that the suggestion brings or changes as numbers: the spec's text knows the old ones."""
-    if texts is None:
-        return None
-    names = set().union(*map(words, texts)) - {p.name for p in site.kernel.parameters}
-    before, after = integers(site.unit, names), integers(parse(program.data, program.kernel_file), names)
-    values = {name: str(value) for name, value in after.items() if before.get(name) != value}
-    return [_WORD.sub(lambda m: values.get(m[0], m[0]), text) for text in texts]
+def _valued(launch: LaunchExpr, shared: str | None, site: Site, program: Program) -> LaunchExpr:
+    """The launch with constants that the suggestion brings or changes as numbers: the site's program has the old ones.
+
+    Those that its tune lines leave open are among its `constants`.
+    """
+    unit = parse(program.data, program.kernel_file)
+    names = set(words(" ".join((*launch.grid, *launch.block, shared or "")))) - {p.name for p in site.kernel.parameters}
+    before, after = integers(site.unit, names), integers(unit, names)
+    kept = {name: value for name, value in open_constants(unit).items() if name in names}
+    values = {n: str(value) for n, value in after.items() if n not in kept and before.get(n) != value}
+
+    def valued(text: str) -> str:
+        return _WORD.sub(lambda m: values.get(m[0], m[0]), text)
+
+    grid, block = (tuple(map(valued, extents)) for extents in (launch.grid, launch.block))
+    return LaunchExpr(grid, block, valued(shared or ""), tuple(kept.items()))
 
 
 # ---- launches that the edits of host code make
@@ -210,14 +208,9 @@ def _followed(site: Site, program: Program, parts: Sequence[str]) -> Edits:
     for launch in sites(program, site.kernel.name):
         try:
             texts = dict(zip(_PARTS, (*kernel_terms(program, launch, site.kernel, _sizes(site)), ("0",)), strict=False))
-            return relaunch_spec(
-                site.program,
-                site.spec,
-                site.step,
-                grid=texts["grid"] if "grid" in parts else None,
-                block=texts["block"] if "block" in parts else None,
-                shared=texts["shared"][0] if "shared" in parts else None,
-            )
+            grid, block = (texts[part] if part in parts else () for part in ("grid", "block"))
+            launched = LaunchExpr(grid, block, texts["shared"][0] if "shared" in parts else "")
+            return relaunch_spec(site.program, site.spec, site.step, launched)
         except OptimlError:
             continue
     raise _refusal(site, _obstacle(site, program))

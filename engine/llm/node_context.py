@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from engine.cuda.closure import closure
 from engine.cuda.kernel import Span
@@ -96,7 +97,9 @@ def make_context(
     lineage = []
     for name, at in zip(("This version", "Its parent", "Its grandparent"), reversed(path), strict=False):
         before = at.parent.program if at.parent is not None else None
-        lineage.append(Ancestor(name, standing(at), program_diff(before, at.program) if before is not None else ""))
+        # The source is in the prompt: of the step to it only what is no longer there.
+        diff = program_diff(before, at.program, added=at is not node) if before is not None else ""
+        lineage.append(Ancestor(name, standing(at), diff))
     siblings = [other for other in node.parent.children if other is not node] if node.parent is not None else []
     others = {"The best so far": best_of(path[0]), "Its best sibling": max(siblings, key=_worth, default=None)}
     for name, other in others.items():
@@ -219,13 +222,22 @@ def _tried(child: Node) -> str:
     return f"{summary}: {how}"
 
 
-def program_diff(before: Program, after: Program) -> str:
-    """What an edit changes, as a unified diff of bounded length; specs left out."""
+def program_diff(before: Program, after: Program, *, added: bool = True) -> str:
+    """What an edit changes, as a unified diff of bounded length; specs left out.
+
+    Without `added` only the lines that it replaced, under their hunks' headers.
+    """
     lines: list[str] = []
     for path in sorted(after.files):
         if before.files[path] != after.files[path] and not path.endswith(".toml"):
             a, b = (without_spec(p.files[path]).splitlines() for p in (before, after))
-            lines += list(difflib.unified_diff(a, b, path, path, n=1, lineterm=""))[2:]
+            lines += list(difflib.unified_diff(a, b, path, path, n=1 if added else 0, lineterm=""))[2:]
+    if not added:
+        lines = [
+            line
+            for line, following in pairwise([*lines, ""])
+            if line[:1] == "-" or (line[:1] == "@" and following[:1] == "-")
+        ]
     if len(lines) > _MOST_DIFF_LINES:
         lines = [*lines[:_MOST_DIFF_LINES], f"({len(lines) - _MOST_DIFF_LINES} more lines)"]
     return "\n".join(lines)

@@ -230,10 +230,12 @@ class _Refusal(Exception):
             what = f"the server redirects (status {self.status}), and no redirect is followed"
             do = "set OPENAI_BASE_URL to the final address, if you trust it"
             return ChatError(what, do=do, fault=Fault.REJECTED, status=self.status, usage=free)
-        what, do = (
-            f"the server refuses the request with status {self.status}",
-            "check the key, the model and the address",
-        )
+        what = f"the server refuses the request with status {self.status}"
+        do = {
+            401: "check OPENAI_API_KEY",
+            403: "check OPENAI_API_KEY and what it may use",
+            404: "check OPENAI_BASE_URL and --llm-model",
+        }.get(self.status, "check the key, the model and the address")
         return ChatError(what, do=do, fault=Fault.REJECTED, status=self.status, usage=free)
 
 
@@ -333,7 +335,8 @@ def read_completion(
     if (isinstance(refusal, str) and refusal) or finish == "content_filter":
         raise ChatError("the model refused", fault=Fault.REFUSED, usage=usage, text=text or _text(refusal))
     if finish == "length":
-        raise ChatError("the answer was cut at its token limit", fault=Fault.CUT_SHORT, usage=usage, text=text)
+        what, do = "the answer was cut at its token limit", "raise --llm-answer-tokens, in which reasoning counts"
+        raise ChatError(what, do=do, fault=Fault.CUT_SHORT, usage=usage, text=text)
     if not text.strip():
         raise ChatError("the model returned an empty answer", fault=Fault.EMPTY, usage=usage)
     named = completion.get("model")

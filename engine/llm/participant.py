@@ -11,7 +11,7 @@ from typing import Any
 from engine.compile.built import Built
 from engine.llm.feed import Background
 from engine.llm.lessons import Lessons, MemorySettings
-from engine.llm.session import Known, LlmSession, LlmSettings, diagnoser
+from engine.llm.session import COUNTERS, Known, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.search.profiling import Insight
@@ -53,7 +53,11 @@ class Part:
         self.model: LlmSession | None = None
         if wanted.llm is not None:
             recall = self.lessons.recall if self.lessons is not None else (lambda node: ())
-            self.model = LlmSession(wanted.llm, spec, target, out, Background(diagnose, recall), resume=wanted.resume)
+            counters = (
+                COUNTERS if sources.insight is not None else ()
+            )  # without a profiler no expectation is ever compared
+            background = Background(diagnose, recall, counters)
+            self.model = LlmSession(wanted.llm, spec, target, out, background, resume=wanted.resume)
 
     def join(self, tree: Tree) -> None:
         """Compete in the tree's mixture, and let the judge's opinion count in its rewards."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +33,8 @@ _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_LEARNT = 6  # corrections that passed, told with the next failure. Ours.
 _MOST_THREADS = 256  # conversations kept for repairs
+_REMEDIES = frozenset({Fault.REJECTED, Fault.CUT_SHORT})  # what its user can do something about is said with it
+_MOST_REASONS = 100  # different ones of a fault that are counted. Ours.
 _MOST_DROPPED = 8  # edits of one program that its next question says were not used. Ours.
 MOST_ANSWER_TOKENS = 6_000
 # What is worth sending back: the model can see from it what to put right.
@@ -90,6 +92,7 @@ class LlmProposer:
         self._threads: OrderedDict[tuple[str, str], _Thread] = OrderedDict()
         self._lock = threading.Lock()
         self._faults: Counter[Fault] = Counter()
+        self._reasons: defaultdict[Fault, Counter[str]] = defaultdict(Counter)
         # What each role remembers: edits of the coder's that were not used and plans, by program; and corrections that passed.
         self._dropped: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._plans: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -100,6 +103,19 @@ class LlmProposer:
         """How many answers ended in each fault so far."""
         with self._lock:
             return dict(self._faults)
+
+    @property
+    def reasons(self) -> Mapping[Fault, str]:
+        """Of each fault so far, what was wrong most often."""
+        with self._lock:
+            return {fault: counted.most_common(1)[0][0] for fault, counted in self._reasons.items()}
+
+    def _lost(self, faults: list[Fault], error: EditError | ChatError) -> None:
+        faults.append(error.fault)
+        with self._lock:
+            counted, text = self._reasons[error.fault], plain(error.what)
+            if text in counted or len(counted) < _MOST_REASONS:
+                counted[text] += 1
 
     def propose(self, context: Context, *, round: int = 0) -> Proposed:
         """Proposals for the context's program; `round` counts earlier requests for the same program.
@@ -198,7 +214,9 @@ class LlmProposer:
         try:
             text = self._client.complete(request).text
         except ChatError as error:
-            return Proposed((), (error.fault,), 1, plain(error.what))
+            faults: list[Fault] = []
+            self._lost(faults, error)
+            return Proposed((), tuple(faults), 1, plain(error.what))
         self._remember(self._plans, context.program, plain(text))
         return text
 
@@ -229,8 +247,8 @@ class LlmProposer:
                 requests += 1
                 answer = self._client.complete(request)
             except ChatError as error:
-                faults.append(error.fault)
-                what = error.what
+                self._lost(faults, error)
+                what = f"{error.what}; {error.do}" if error.fault in _REMEDIES and error.do else error.what
                 break
             problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:
@@ -247,14 +265,14 @@ class LlmProposer:
         try:
             suggestions = read_answer(answer.text)
         except EditError as error:
-            faults.append(error.fault)
+            self._lost(faults, error)
             return error
         first: EditError | None = None
         for rank, suggestion in enumerate(suggestions):
             try:
                 proposals.append(self._placed(thread, answer, suggestion, rank))
             except EditError as error:
-                faults.append(error.fault)
+                self._lost(faults, error)
                 self.drop(thread.context.program, suggestion.idea, error.what)
                 first = first or error
         return first

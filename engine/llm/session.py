@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,21 @@ from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
 from engine.llm.review import Review, bounds_right, review
 from engine.model import Program, Target
-from engine.profile.counters import CHEAP, FULL, Profile
+from engine.profile.counters import (
+    ACTIVE_LANES,
+    BANK_CONFLICTS,
+    DRAM_BYTES,
+    FMA_PCT,
+    INSTRUCTIONS,
+    ISSUE_PCT,
+    LOAD_REQUESTS,
+    LOAD_SECTORS,
+    OCCUPANCY_PCT,
+    REGISTERS,
+    STORE_SECTORS,
+    Profile,
+    stall_metric,
+)
 from engine.profile.diagnosis import Diagnosis
 from engine.search.mixture import Mixture
 from engine.search.question import Answer, Asked, Question
@@ -36,8 +50,11 @@ EXCHANGES = "exchanges.jsonl"
 # Questions for a batch wait for their diagnoses together: as many as the profiler takes at once.
 _BATCH_WORKERS = 16
 SAME = "same"  # for a plan or a judge: the model that writes the code
-# What an expectation may name: the counters that are collected.
-COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics)))
+# What an expectation may name, of the counters that are collected: those that edits are made to move. Ours.
+COUNTERS: tuple[str, ...] = (
+    DRAM_BYTES, INSTRUCTIONS, LOAD_SECTORS, STORE_SECTORS, LOAD_REQUESTS, BANK_CONFLICTS, OCCUPANCY_PCT, ISSUE_PCT, REGISTERS,
+    ACTIVE_LANES, FMA_PCT, stall_metric("long_scoreboard"), stall_metric("barrier"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,13 +106,13 @@ _NO_BACKGROUND = Background()
 def check_settings(settings: LlmSettings) -> None:
     """Raise UsageError or MachineError where no run could ask with these settings, before one has spent its time on anything else."""
     LlmBudget(settings.limit, settings.price)
-    opened = _opened(settings)
+    opened = door_of(settings)
     if isinstance(opened, OpenAIClient):
         opened.close()
 
 
-def _opened(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
-    """Where answers come from."""
+def door_of(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
+    """Where answers come from: a server, a batch or a recording. Raises UsageError and MachineError."""
     if settings.replay is not None:
         return Replayer(settings.replay)
     if settings.batch is not None:
@@ -114,11 +131,11 @@ class LlmSession:
         self, settings: LlmSettings, spec: KernelSpec, target: Target, out: Path, background: Background = _NO_BACKGROUND,
         *, resume: bool = False,
     ) -> None:  # fmt: skip
-        self._settings, self._background = settings, replace(background, counters=COUNTERS)
+        self._settings, self._background = settings, background
         self.mixture: Mixture | None = None
         self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
-        opened = _opened(settings)
+        opened = door_of(settings)
         self._server = opened if isinstance(opened, OpenAIClient) else None
         self.batch = opened if isinstance(opened, BatchClient) else None
         client: ChatClient = BudgetedClient(opened, self.budget)
@@ -254,6 +271,7 @@ class LlmSession:
             "known": report.known,
             "deferred": self.deferred,
             "faults": {fault.value: n for fault, n in sorted(report.faults.items())},
+            "reasons": {fault.value: text for fault, text in sorted(report.reasons.items())},
             "stopped": report.stopped,
             "spent": asdict(self.budget.spent),
             "models": {"code": s.model, "plan": s.plan_model, "judge": s.judge_model},

@@ -212,6 +212,8 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
     for note in result.notes:
+        if note in result.stopped:
+            continue  # the last sentences say it
         console.print(f"Note: {note}", markup=False)
     if len(result.proposers) > 1:
         console.print(
@@ -251,12 +253,23 @@ def found_by(proposers: Mapping[str, Any]) -> str:
 
 
 def answers_of(model: Mapping[str, Any]) -> str:
-    """What became of a model's answers: questions, edits that could be used, why others could not, and how those that were tried ended."""
+    """What became of a model's answers: questions, edits that could be used, why others could not, and how those that were tried ended.
+
+    Of the most frequent fault it names the most frequent reason.
+    """
     asked, edits = model.get("questions", model["requests"]), model["proposals"]
     parts = [f"{asked} question{'' if asked == 1 else 's'}, {edits} usable edit{'' if edits == 1 else 's'}"]
-    lost = [*model["faults"].items(), *([("duplicate", model["known"])] if model.get("known") else [])]
+    lost = {**model["faults"], **({"duplicate": model["known"]} if model.get("known") else {})}
+    if waiting := lost.pop("deferred", 0):
+        parts.append(f"{waiting} waiting for {'its answer' if waiting == 1 else 'their answers'}")
     if lost:
-        parts.append("rejected: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in lost))
+        first = max(lost, key=lambda name: lost[name])
+        reason = model.get("reasons", {}).get(first)
+        counts = (
+            f"{count} {name.replace('_', ' ')}{f' ({reason})' if reason and name == first else ''}"
+            for name, count in lost.items()
+        )
+        parts.append("not used: " + ", ".join(counts))
     ends = Counter(str(edit["outcome"]) for edit in model["edits"])
     if ends:
         parts.append(

@@ -11,11 +11,11 @@ Drivers", EuroSys 2008).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tree_sitter import Node
 
-from engine.cuda.parse import parse
+from engine.cuda.parse import once_a_node, parse
 from engine.cuda.syntax import children, compact, strip, text
 
 Match = dict[str, Node]
@@ -65,7 +65,7 @@ def _same(pattern: Node, node: Node, found: Match) -> bool:
     if _is_hole(pattern):
         return _bound(pattern, node, found)
     node = _plain(node)
-    kind, parts = next(_spellings(pattern))
+    kind, parts = _spellings(pattern)[0]
     for other, given in _spellings(node):
         if kind == other and len(parts) == len(given):
             trial = dict(found)
@@ -75,22 +75,25 @@ def _same(pattern: Node, node: Node, found: Match) -> bool:
     return False
 
 
-def _spellings(node: Node) -> Iterator[tuple[str, list[Node]]]:
+@once_a_node
+def _spellings(node: Node) -> list[tuple[str, list[Node]]]:
     """The kind of a node (with its operator, or the text of a leaf) and its parts: as written, and as it could be."""
     parts = [part for part in children(node) if part.type != "type_qualifier"]
     sign = node.child_by_field_name("operator")
     operator = text(sign) if sign is not None else _WHOLE.sub(r"\1", text(node)) if not parts else ""
     if operator in _MIRRORED:
         operator, parts = _MIRRORED[operator], parts[::-1]
-    yield f"{node.type} {operator}", parts
+    found = [(f"{node.type} {operator}", parts)]
     value = strip(parts[1]) if node.type == "assignment_expression" and operator == "=" else None
     if value is not None and value.type == "binary_expression":
         inner, sides = text(value.child_by_field_name("operator") or value), children(value)
         for own, other in (sides, sides[::-1]) if inner in ("+", "*") else (sides,):
             if compact(own) == compact(parts[0]):
-                yield f"{node.type} {inner}=", [parts[0], other]
+                found.append((f"{node.type} {inner}=", [parts[0], other]))
+    return found
 
 
+@once_a_node
 def _plain(node: Node) -> Node:
     """The node without parentheses, integer casts, braces around one statement, and the statement around an expression."""
     node = strip(node)

@@ -12,8 +12,9 @@ from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.definitions import expression
 from engine.cuda.edit import edit_program
-from engine.cuda.effects import local_only
+from engine.cuda.effects import local_only, written
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
 from engine.cuda.kernel_scope import Scope
 from engine.cuda.launch import relaunch
@@ -22,7 +23,7 @@ from engine.cuda.syntax import children, is_unroll, names, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program, Target
 from engine.rewrite.proposal import Edits, merge
-from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec, LaunchExpr
 from engine.spec.launch_config import evaluate as evaluate_launch
 from engine.spec.rewrite import relaunch_spec
 from engine.verify.screen import screen
@@ -32,6 +33,7 @@ _SAFE_WORD = re.compile(r"[A-Za-z_]\w*")
 # What the analyses cost grows with the square of a kernel's size; a kernel of a thousand lines has some 20,000 nodes.
 _MAX_NODES = 20_000
 _MAX_LOOPS = 64
+_MAX_STEPS = 8  # of names for each other
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Site:
         LaunchConfig, ...
     ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
     target: Target = field(default_factory=Target)
+    headers: tuple[Unit, ...] = ()  # that the kernel's file includes, and the file that it is compiled through
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `once`
 
     @property
@@ -92,6 +95,11 @@ class Site:
         return Scope(self.unit, self.kernel)
 
     @cached_property
+    def changed(self) -> frozenset[str]:
+        """Names of variables and arrays that the kernel's body may change."""
+        return frozenset(written(self.body))
+
+    @cached_property
     def type_names(self) -> frozenset[str]:
         """The kernel's template parameters that are types."""
         found = set()
@@ -103,14 +111,15 @@ class Site:
 
     @cached_property
     def pointers_distinct(self) -> bool:
-        """Whether a launch is seen, no caller passes one buffer for two pointers, and the spec passes no argument twice.
+        """Whether no two pointers share a buffer: the author promises it of all, or a launch is seen and no caller does it.
 
-        Pointers in structs may point anywhere.
+        The spec may pass no argument twice. Pointers in structs may point anywhere.
         """
         given = list(zip(self.kernel.parameters, self.spec.steps[self.step].arguments, strict=False))
         arguments = [name for parameter, name in given if parameter.pointer]
         unknown = len(set(arguments)) < len(arguments) or any(self.spec.fields(name) for _, name in given)
-        return not unknown and shared_buffers(self.program, self.kernel, self.launches) == ()
+        promised = all(p.restrict for p in self.kernel.parameters if p.pointer)
+        return not unknown and (promised or shared_buffers(self.program, self.kernel, self.launches) == ())
 
     @property
     def waves(self) -> float:
@@ -125,7 +134,8 @@ class Site:
 
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
-        return local_only(self.unit, node, allowed)
+        types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
+        return local_only(self.unit, node, allowed | types, lambda: self.headers)
 
     def scalar_values(self, case: Case) -> dict[str, Number]:
         """The values of the kernel's scalar parameters in one case, as far as they are numbers."""
@@ -146,7 +156,12 @@ class Site:
         except ArithmeticError_:
             return None
 
-    def constant(self, node: Node) -> int | None:
+    def value_of(self, written: str) -> int | None:
+        """The value of an expression given as text, as `constant`."""
+        node = expression(re.sub(r"\bwarpSize\b", str(self.target.warp), written))
+        return self.constant(node) if node is not None else None
+
+    def constant(self, node: Node, depth: int = 0) -> int | None:
         """The value of an expression over literals, constants, macros and the spec's template arguments; None for others."""
         values: dict[str, int | float] = {}
         given = [a.strip() for a in self.spec.steps[self.step].template_args.split(",")]
@@ -154,12 +169,11 @@ class Site:
         arguments = {p[-1]: a for p, a in zip(parameters, given, strict=False) if p}
         for name in names(node):
             written = arguments.get(name, self.unit.macros.get(name, self.unit.constants.get(name)))
-            if not written:
+            inner = expression(written) if written and depth < _MAX_STEPS else None
+            value = self.constant(inner, depth + 1) if inner is not None else None
+            if value is None:
                 return None
-            try:
-                values[name] = evaluate_int(written, {})
-            except ArithmeticError_:
-                return None
+            values[name] = value
         try:
             return evaluate_int(text(node), values)
         except ArithmeticError_:
@@ -331,7 +345,8 @@ class Site:
             return None
         try:
             host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block, shared=shared)
-            spec = relaunch_spec(self.program, self.spec, self.step, grid=grid, block=block, shared=shared)
+            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), shared or "")
+            spec = relaunch_spec(self.program, self.spec, self.step, launch)
         except OptimlError:
             return None
         return merge(host, spec)

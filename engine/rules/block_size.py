@@ -109,7 +109,7 @@ def free(site: Site, mapping: ThreadMap) -> bool:
     """Whether no thread looks at others, at its place in the block, or at the size of the block."""
     if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
         return False
-    functions = {f.name: f for f in site.unit.functions}
+    functions = {f.name: f for unit in (*site.headers, site.unit) for f in unit.functions}
     macros = site.function_macros
     for node in walk(site.body):
         if node.type == "call_expression":

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.cuda.questions import children, declarators, names, text, walk
+from engine.cuda.questions import Polynomial, children, declarators, names, text, variables, walk
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import covered, covers, definition, in_parameters, independent, only_bound, stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, global_axis, thread_map
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map
 
 _FACTORS = (4, 2, 8)
 _MOST_WAVES = 4
@@ -95,7 +95,7 @@ class Coarsen:
             yield from proposal(
                 self.name,
                 f"Grid-stride loop with at most {blocks} blocks",
-                site.launch_edits(grid=[at_most(site, _stride_bounds(site), blocks, max(threads))]),
+                site.launch_edits(grid=[at_most(site, _rounds(site, max(threads)), blocks)]),
                 0.25 if times == 1 else 0.18,
                 blocks=blocks,
                 form="resident",
@@ -109,6 +109,7 @@ def numbered_results(site: Site) -> bool:
     """
     pointers = {p.name for p in site.kernel.parameters if p.pointer}
     counters = {loop.variable for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None}
+    counters |= {loop.variable for loop in _grid_loops(site)}
     for access in site.kernel.accesses:
         if access.kind == "read" or access.node is None or access.array not in pointers:
             continue
@@ -135,7 +136,7 @@ def _coarsened(
     if list(bounds) not in (["x"], ["x", "y"], ["y", "x"]):
         return None
     first, count = site.fresh(f"{index.name}0"), site.fresh("k")
-    declaration = f"{index.type} {first} = blockIdx.{axis} * ({index.extent} * {factor}) + threadIdx.{axis};"
+    declaration = f"{index.type} {first} = {index.block} * ({index.extent} * {factor}) + threadIdx.{axis};"
     loop = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
     inside = f"{index.type} {index.name} = {first} + {count} * {index.extent};"
     body = _looped(site, mapping, index, declaration, _WorkLoop(["#pragma unroll", loop], [inside], keeps_guard=True))
@@ -282,50 +283,65 @@ def _with_continue(site: Site, start: int, last: Node, nodes: tuple[Node, ...], 
     return reindent(site.render(start, last.end_byte, changes), site.indent_at(start), indent)
 
 
+@dataclass(frozen=True)
+class _GridLoop:
+    """A loop that starts at the block's share of the work and goes on by that of the whole grid."""
+
+    variable: str
+    bound: Node | None  # None where the condition is another than `variable < bound`
+    share: Polynomial  # what one block takes of each round
+
+
+def _grid_loops(site: Site) -> list[_GridLoop]:
+    """The kernel's grid-stride loops, whose elements are those of threads, warps or blocks."""
+    found = []
+    for node in walk(site.body):
+        head, condition, update = (node.child_by_field_name(f) for f in ("initializer", "condition", "update"))
+        declared = list(variables(head)) if head is not None and head.type == "declaration" else []
+        if node.type != "for_statement" or len(declared) != 1 or declared[0].value is None or condition is None:
+            continue
+        name, sign = declared[0].name, update.child_by_field_name("operator") if update is not None else None
+        by = update.child_by_field_name("right") if update is not None else None
+        if sign is None or by is None or text(sign) != "+=" or name not in names(condition):
+            continue
+        start, step = site.scope.index(declared[0].value), site.scope.index(by)
+        own, whole = (start and start.split("blockIdx.x")), (step and step.split("gridDim.x"))
+        if not own or not whole or not whole[0].terms or whole[1].terms or own[0] != whole[0]:
+            continue
+        if "blockIdx" not in own[0].names() | own[1].names():
+            plain = stride_loop(node, memory=True)
+            found.append(_GridLoop(name, plain.bound if plain is not None else None, own[0]))
+    return found
+
+
 def _strides_over_grid(site: Site) -> bool:
     """Whether blocks and grid enter the kernel through grid-stride loops alone."""
-    body = site.body
-    loops = [s for n in walk(body) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
-    over = [s for s in loops if _is_grid_stride(site, s.start, s.step)]
-    if not over:
-        return False
-    uses = [n for n in walk(body) if n.type == "identifier" and text(n) in ("gridDim", "blockIdx")]
-    allowed = sum(1 for _ in over)
+    loops = _grid_loops(site)
+    uses = [n for n in walk(site.body) if n.type == "identifier" and text(n) in ("gridDim", "blockIdx")]
     starts = [n for n in uses if text(n) == "blockIdx"]
     strides = [n for n in uses if text(n) == "gridDim"]
-    return len(starts) <= allowed and len(strides) <= allowed
+    return bool(loops) and len(starts) <= len(loops) and len(strides) <= len(loops)
 
 
-def _stride_bounds(site: Site) -> set[str | None]:
-    """The bounds of the kernel's grid-stride loops over its parameters; None for one that cannot be told."""
-    loops = [s for n in walk(site.body) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
-    return {in_parameters(site, s.bound) for s in loops if _is_grid_stride(site, s.start, s.step)}
+def _rounds(site: Site, threads: int) -> set[tuple[str, int] | None]:
+    """The bounds of the kernel's grid-stride loops over its parameters, with a block's share; None for one that cannot be told."""
+    found: set[tuple[str, int] | None] = set()
+    for loop in _grid_loops(site):
+        bound = in_parameters(site, loop.bound) if loop.bound is not None else None
+        share = site.value_of(loop.share.render().replace("blockDim.x", str(threads)))
+        found.add((bound, share) if bound is not None and share else None)
+    return found
 
 
-def at_most(site: Site, bounds: set[str | None], blocks: int, threads: int) -> str:
+def at_most(site: Site, rounds: set[tuple[str, int] | None], blocks: int) -> str:
     """The number of blocks, less where the grid-stride loop's bound needs fewer and the host's text can say so."""
     # CUDA's own min, for two ints, is there in files that nvcc compiles.
-    plain = all(re.fullmatch(r"\w+", b or "") and b in _ints(site) for b in bounds)
-    (bound,) = bounds if len(bounds) == 1 else (None,)
-    if bound and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
-        return f"min({ceil_div(bound, threads)}, {blocks})"
+    plain = all(r is not None and re.fullmatch(r"\w+", r[0]) and r[0] in _ints(site) for r in rounds)
+    (one,) = rounds if len(rounds) == 1 else (None,)
+    if one is not None and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
+        return f"min({ceil_div(one[0], one[1]) if one[1] > 1 else one[0]}, {blocks})"
     return str(blocks)
 
 
 def _ints(site: Site) -> set[str]:
     return {p.name for p in site.kernel.parameters if not p.pointer and p.base == "int"}
-
-
-def _is_grid_stride(site: Site, start: Node, step: str) -> bool:
-    origin: Node | None = start
-    if start.type == "identifier":
-        origin = definition(site, text(start))
-    shape = global_axis(origin) if origin is not None else None
-    if shape is None or shape[0] != "x":
-        return False
-    written_step = step
-    if step.isidentifier():
-        local = definition(site, step)
-        written_step = text(local) if local is not None else ""
-    compact = written_step.replace(" ", "").strip("()")
-    return compact in (f"{shape[1]}*gridDim.x", f"gridDim.x*{shape[1]}")

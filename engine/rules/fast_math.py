@@ -17,6 +17,8 @@ _ANGLES = {"sinf": "__sinf", "cosf": "__cosf", "sincosf": "__sincosf"}
 # An instruction each, where the functions of the language take three more for subnormal numbers. Of square roots and of results of
 # exponentials an error of 1e-19 or less remains; the logarithm and the reciprocal root of a subnormal number become infinite.
 _ROOTS = {"sqrtf": "sqrtf"}
+# By a fast exponential. The error of the tangent is absolute, 1e-7 or so: near zero it may be all of the result.
+_HYPERBOLIC = {"tanhf": "tanhf", "coshf": "coshf"}
 _RESULTS_FLUSHED = {"expf": "expf", "__expf": "expf"}
 _ARGUMENTS_FLUSHED = {"logf": "logf", "__logf": "logf", "rsqrtf": "rsqrtf"}
 
@@ -54,6 +56,7 @@ class FastMath:
         flushed = _by_own(site, bodies, _RESULTS_FLUSHED)
         lost = _by_own(site, bodies, _ARGUMENTS_FLUSHED)
         lost = lost and _by_own(site, bodies, _RESULTS_FLUSHED | _ARGUMENTS_FLUSHED)
+        hyperbolic = _by_own(site, bodies, _HYPERBOLIC)
         together = calls + angles + roots + constant
         one_kind = together in (calls, angles, roots, constant)
         forms = [
@@ -64,6 +67,7 @@ class FastMath:
             ("intrinsics", "Use fast intrinsics for exponentials and logarithms", 0.15, calls),
             ("angles", "Use fast intrinsics for sines and cosines", 0.15, angles),
             ("roots", "Use approximate square roots", 0.15, roots),
+            ("hyperbolic", "Use fast exponentials for hyperbolic functions", 0.3, hyperbolic),
             ("flush", "Use exponentials that flush subnormal results to zero", 0.15, flushed),
             ("flush_all", "Count subnormal arguments of logarithms and reciprocal roots as zero", 0.12, lost),
             ("sums", "Begin sums of products with what is no product", 0.1, [e for b in bodies for e in _sums(site, b)]),
@@ -114,8 +118,10 @@ def _divisions(site: Site, body: Node) -> list[_Quotient]:
 def _quotients(body: Node) -> Iterator[_Quotient]:
     """Every `left / right`, of any type."""
     for node in walk(body):
+        if node.type != "binary_expression":
+            continue
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != "/":
+        if sign is None or left is None or right is None or text(sign) != "/":
             continue
         yield _Quotient(node, left, right)
 

@@ -2,12 +2,38 @@
 
 from dataclasses import dataclass
 
-from engine.cuda.questions import ArithmeticError_, evaluate_int, index_of, subscripts, unconditional, written
+from engine.cuda.kernel import Parameter
+from engine.cuda.questions import (
+    ArithmeticError_,
+    declarators,
+    evaluate_int,
+    index_of,
+    is_target,
+    pure,
+    subscripts,
+    unconditional,
+    written,
+)  # fmt: skip
 from engine.cuda.syntax import children, names, span, text, walk
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
-from engine.rules.idioms import Index, ThreadMap, aligned, element_size, packs, scalar_pointers, thread_map, widths
-from engine.rules.idioms.coverage import covered, covers, independent, only_bound
+from engine.rules.idioms import (
+    Index,
+    ThreadMap,
+    aligned,
+    covered,
+    covers,
+    independent,
+    only_bound,
+    packs,
+    scalar_pointers,
+    thread_map,
+    widths,
+)
+from engine.rules.idioms.neighbours import goes_along
+from engine.rules.idioms.packs import pack_bytes, pack_size
+
+_WIDEST, _MOST = 16, 8  # bytes of a vector, elements that must be neighbours
 
 
 @dataclass(frozen=True)
@@ -18,6 +44,9 @@ class _Array:
     accesses: tuple[Node, ...]  # those at exactly the thread's index
     stored: bool
     loaded: bool
+    conditions: tuple[
+        str, ...
+    ] = ()  # under which the elements are neighbours, where the thread's index is not the array's own
 
 
 @dataclass(frozen=True)
@@ -81,9 +110,12 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
                 return None
             uses += listed
         own = [a for a in uses if (i := index_of(a)) is not None and text(i) == name]
-        if array in changed and len(own) != len(uses):
+        size = pack_size(site, parameter.base)
+        others = [a for a in uses if a not in own] if size is not None else []
+        along = [one for a in others if (one := _along(site, mapping, parts, parameter, a)) is not None]
+        if array in changed and len(own) + sum(len(one.accesses) for one in along if len(uses) == 1) != len(uses):
             return None
-        size = element_size(site, parameter.base)
+        found += along
         if not _reached(parts, own) and not _as_long(site, array, mapping.bounds["x"]):
             continue
         if own and size is not None:
@@ -92,6 +124,47 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
                 _Array(array, parameter.base, size, tuple(own), stored, not stored or _needs_load(parts, array, own))
             )
     return tuple(found)
+
+
+def _along(
+    site: Site, mapping: ThreadMap, parts: tuple[Node, ...], parameter: Parameter, access: Node
+) -> _Array | None:
+    """An access whose elements are neighbours where those of the thread's index are; None for others."""
+    name, stored = mapping.indices[0].name, is_target(access)
+    size = pack_size(site, parameter.base)
+    part = next((p for p in parts if p.start_byte <= access.start_byte < p.end_byte), None)
+    if (
+        size is None
+        or part is None
+        or not unconditional(access, part)
+        or any(n.type == "return_statement" for n in walk(part))
+    ):
+        return None
+    count = min(_WIDEST // size, _MOST)
+    conditions = goes_along(site, access, name, count) if count > 1 else None
+    if conditions is None or (stored and _needs_load(parts, parameter.name, [access])):
+        return None
+    if (stored and part.type != "expression_statement") or _declarations(mapping, access) is None:
+        return None
+    return _Array(parameter.name, parameter.base, size, (access,), stored, not stored, conditions)
+
+
+def _declarations(mapping: ThreadMap, access: Node) -> tuple[Node, ...] | None:
+    """The declarations that an access's index needs, in order; None where another statement has a part in it."""
+    wanted, found = names(access), []
+    for node in reversed((*mapping.derived, *mapping.work)):
+        if node.end_byte > access.start_byte or not any(n in wanted for n, _ in _sets(node)):
+            continue
+        if node.type != "declaration" or not pure(node):
+            return None
+        found.append(node)
+        wanted |= names(node)
+    return tuple(reversed(found))
+
+
+def _sets(node: Node) -> list[tuple[str, Node | None]]:
+    declared = declarators(node) if node.type == "declaration" else []
+    return [*declared, *((n, None) for n in written(node))]
 
 
 def _reached(parts: tuple[Node, ...], uses: list[Node]) -> bool:
@@ -148,28 +221,38 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
         return taken[-1]
 
     first, lane = name_for(f"{index.name}0"), name_for("k")
-    vectors = {a.name: name_for(f"{a.name}_pack") for a in arrays}
+    vectors = {a: name_for(f"{a.name}_pack") for a in arrays}
+    along = [
+        a for a in arrays if a.conditions is not None and text(index_of(a.accesses[0]) or a.accesses[0]) != index.name
+    ]
     kinds, definitions = packs(site, [a.kind for a in arrays], count, taken)
     limit = mapping.bounds["x"]
     bound = term_text(limit)
-    changes = [(u.start_byte, u.end_byte, f"{vectors[a.name]}.at[{lane}]") for a in arrays for u in a.accesses]
-    condition = aligned([(a.name, a.size * count) for a in arrays])
+    changes = [(u.start_byte, u.end_byte, f"{vectors[a]}.at[{lane}]") for a in arrays for u in a.accesses]
+    condition = aligned(list(dict.fromkeys((a.name, pack_bytes(site, a.kind, count)) for a in arrays)))
+    condition = " && ".join([condition, *dict.fromkeys(c for a in arrays for c in a.conditions)])
     lines = [f"{outer}if ({first} + {count - 1} < {bound} && {condition}) {{"]
     inner = outer + unit
+    if along:
+        needed = dict.fromkeys(d for a in along for d in _declarations(mapping, a.accesses[0]) or ())
+        lines.append(f"{inner}const {index.type} {index.name} = {first};")
+        for node in sorted(needed, key=lambda d: d.start_byte):
+            lines.append(inner + reindent(text(node), site.indent_at(node.start_byte), inner).lstrip())
+    begins = {a: f"&{text(a.accesses[0])}" if a in along else f"{a.name} + {first}" for a in arrays}
     for a in arrays:
         if a.loaded:
             const = "" if a.stored else "const "
-            source = f"*reinterpret_cast<const {kinds[a.kind]}*>({a.name} + {first})"
-            lines.append(f"{inner}{const}{kinds[a.kind]} {vectors[a.name]} = {source};")
+            source = f"*reinterpret_cast<const {kinds[a.kind]}*>({begins[a]})"
+            lines.append(f"{inner}{const}{kinds[a.kind]} {vectors[a]} = {source};")
         else:
-            lines.append(f"{inner}{kinds[a.kind]} {vectors[a.name]};")
+            lines.append(f"{inner}{kinds[a.kind]} {vectors[a]};")
     lines += [f"{inner}#pragma unroll", f"{inner}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
     if _index_used(mapping, arrays, index):
         lines.append(f"{inner}{unit}const {index.type} {index.name} = {first} + {lane};")
     lines += [*_work(site, mapping, changes, inner + unit), f"{inner}}}"]
     for a in arrays:
         if a.stored:
-            lines.append(f"{inner}*reinterpret_cast<{kinds[a.kind]}*>({a.name} + {first}) = {vectors[a.name]};")
+            lines.append(f"{inner}*reinterpret_cast<{kinds[a.kind]}*>({begins[a]}) = {vectors[a]};")
     last = f"{index.name} < {first} + {count} && {index.name} < {bound}"
     lines += [
         f"{outer}}} else {{",
@@ -178,7 +261,7 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
         f"{inner}}}",
         f"{outer}}}",
     ]
-    start = f"(blockIdx.x * {index.extent} + threadIdx.x) * {count}"
+    start = f"({index.block} * {index.extent} + threadIdx.x) * {count}"
     declaration = f"const {index.type} {first} = {start};"
     guard, end = mapping.guards[0], children(site.body)[-1].end_byte
     begin = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1

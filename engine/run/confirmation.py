@@ -89,6 +89,7 @@ class Confirmation:
 
     def judge(self, built: Built) -> Evaluation:
         """The second evaluation of a candidate, with the gate's verdicts if it holds so far."""
+        self.gate.begin(self.original, built)
         with self.progress.stage("confirm"):
             evaluation = self.evaluator.confirm(built)
         self.progress.spend("confirm", -evaluation.stage_s.get(WAITED, 0.0))  # a stage of its own

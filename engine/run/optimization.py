@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,19 +18,21 @@ from engine.cuda.patch import make_patch
 from engine.cuda.stale_comments import without_stale_comments
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.evaluator import Evaluator
+from engine.evaluate.evaluator import Evaluator, nothing
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.session import check_settings
 from engine.model import Evaluation, Program
 from engine.run.confirmation import Confirmation, Contender, search_limit_s
 from engine.run.earlier_run import identity_of
+from engine.run.first_builds import FirstBuilds
 from engine.run.machine import Machine
 from engine.run.optimization_result import Found, optimization_result
 from engine.run.optimize_options import Coverage, Options
 from engine.run.result import SCHEMA, OptimizationResult, check_version, keeps_suggestion, write
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.best import best_nodes
+from engine.search.build_queue import BuildQueue
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
@@ -87,9 +89,9 @@ def optimize(
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    executor = ThreadPoolExecutor(machine.jobs, thread_name_prefix="build")
+    executor = BuildQueue(machine.jobs)
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")
-    readers = executor if front is None else ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+    readers: Executor = executor if front is None else ThreadPoolExecutor(_READERS, thread_name_prefix="read")
     source = Proposals(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
@@ -158,9 +160,14 @@ class _Parts:
     source: Proposals
     inner: TunerPart | None
     foresight: Foresight
-    executor: ThreadPoolExecutor
-    readers: ThreadPoolExecutor
+    executor: BuildQueue
+    readers: Executor
     on_progress: Callable[[Progress], None]
+
+    def ahead(self, program: Program) -> None:
+        """Read a candidate before its proposals are asked for; where no other processes do that, most would be read for nothing."""
+        if self.readers is not self.executor:
+            self.foresight.read(program)
 
 
 @dataclass(frozen=True)
@@ -184,8 +191,13 @@ def _run(parts: _Parts) -> OptimizationResult:
         held.callback(journal.close)
         request = options.request, options.budget.seconds, options.budget.candidates
         journal.mark_request(*request, ended=False)
+        flying = in_flight(machine.jobs, options.budget, machine.devices)
+        build = partial(evaluator.build, by_rules=True)
+        first = FirstBuilds(parts.source, build, parts.executor, min(flying, machine.jobs))
+        # Without a GPU the original's checks have the cores, and a candidate's code is held against what they find.
+        ahead = machine.mode == "measured" and not options.resume
         try:
-            built, original = evaluator.open(program)
+            built, original = evaluator.open(program, partial(first.begin, program) if ahead else nothing)
         except OptimlError:
             journal.withdraw()
             raise
@@ -204,9 +216,10 @@ def _run(parts: _Parts) -> OptimizationResult:
             journal,
             Builds(
                 parts.executor,
-                in_flight=in_flight(machine.jobs, options.budget, machine.devices),
+                in_flight=flying,
                 readers=parts.readers,
-                prefetch=parts.foresight.read,
+                prefetch=parts.ahead,
+                begun=first.take,
                 devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
             ),
             Participants(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.builders.builders import LEAST_CORES
 from engine.compile.built import Built
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
@@ -46,6 +47,11 @@ class Gate:
         self._limits, self._defences = conditions.limits, conditions.defences
         self._whole = WholeCheck(spec, root, machine.arch, machine.box, machine.cache / "whole")
         self._targets = [t for t in dict.fromkeys(conditions.targets) if t.rstrip("a") != machine.arch.rstrip("a")]
+
+    def begin(self, original: Program, built: Built) -> None:
+        """Begin with what takes long of `judge`, beside the confirmation: where a GPU confirms and compilers have cores left."""
+        if self._machine.mode == "measured" and self._machine.jobs >= LEAST_CORES and self._defences.whole_build:
+            self._whole.begin(original, built)
 
     def judge(self, evaluation: Evaluation, original: Program, built: Built) -> Evaluation:
         """A confirmed evaluation with the further verdicts; GUARDRAIL where one failed. The cheap ones come first."""

@@ -19,12 +19,14 @@ from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
-from engine.model import PASSED, Evaluation, Program, Refusal
+from engine.llm.session import EXCHANGES, LlmSettings
+from engine.model import PASSED, Evaluation, Program, Refusal, Target
 from engine.process.cores import attentive
 from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, search_limit_s
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
+from engine.run.model_template import ask_for_template
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
 from engine.run.suggestion_gate import Gate, SuggestionConditions
@@ -70,10 +72,10 @@ _GAIN = {"measured": 1.01, "predicted": LEAST["predicted"]}
 
 def tune(
     options: TuneOptions, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_result: Callable[[TuneResult], None] = lambda result: None,
+    on_result: Callable[[TuneResult], None] = lambda result: None, llm: LlmSettings | None = None,
 ) -> TuneResult:  # fmt: skip
     """Tune one kernel; the result is written to `output_folder(options)` too, and `on_result` gets it even where no dispatch code
-    could be written, which raises after that.
+    could be written, which raises after that. With `llm` a model writes the template.
 
     Raises UsageError, SpecError, SourceError, CompileError (wrong input), RefusedError (the spec proves nothing, an empty feasible
     set, a template that does not reproduce the original), MachineError. What an earlier run left then stays as it is.
@@ -89,7 +91,10 @@ def tune(
         check_version(output_folder(options), SCHEMA)
     builder = machine.builder(spec, root, spec_path)
     try:
-        template, notes = make_template(options, program, spec, spec_path, machine.target)
+        if llm is None:
+            template, notes = make_template(options, program, spec, spec_path, machine.target)
+        else:
+            template, notes = _of_model(options, llm, program, (spec, spec_path), machine.target)
     except NoTemplate:
         builder.original(
             program
@@ -128,6 +133,24 @@ def tune(
         if front is not None:
             front.close()
         evaluator.close()
+
+
+def _of_model(
+    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target
+) -> tuple[Template, tuple[str, ...]]:
+    """The template that a model writes; a resumed run has it from the answers of the first."""
+    if options.rule is not None or options.parameters or options.where:
+        raise UsageError("a model writes the template", "--llm", "omit --rule, --param and --where")
+    if options.dispatch or options.constants:
+        what = "the patch of a model's template keeps its tune lines"
+        raise UsageError(
+            what, "--llm", "omit --dispatch and --constants, apply the patch, and tune the result with --dispatch"
+        )
+    out = output_folder(options)
+    if options.resume and (out / EXCHANGES).exists():
+        llm = replace(llm, replay=out / EXCHANGES)
+    with results_folder(out):
+        return ask_for_template(llm, program, *found, target, out)
 
 
 def output_folder(options: TuneOptions) -> Path:
@@ -278,7 +301,7 @@ class _Run:
 
     def _new_best(self, program: Program) -> None:
         """Have the checks that the best must pass begun beside the search."""
-        self.evaluator.begin_confirming(partial(self.evaluator.build, program, by_rules=True))
+        self.evaluator.begin_confirming(partial(self.evaluator.build, program, by_rules=self.template.by_rules))
 
     def _limit(self) -> float | None:
         limit = self.options.budget.seconds
@@ -313,7 +336,9 @@ class _Run:
         return [best, *(t for t in fastest if t is not best)]
 
     def _built(self, tried: Tried) -> Built:
-        return self.evaluator.build(program_at(self.program, self.template, tried.point), by_rules=True)
+        return self.evaluator.build(
+            program_at(self.program, self.template, tried.point), by_rules=self.template.by_rules
+        )
 
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
@@ -331,7 +356,9 @@ class _Run:
         begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
         champion = None
         if best is not None:
-            champion = self.evaluator.build(program_at(self.program, self.template, point), by_rules=True)
+            champion = self.evaluator.build(
+                program_at(self.program, self.template, point), by_rules=self.template.by_rules
+            )
         passed = [t for t in tuner.best(len(tuner.tried)) if t.point != point and t.evaluation.measurement is not None]
         timed: dict[Point, Evaluation] = {}
         found = []

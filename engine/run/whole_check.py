@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,10 +51,35 @@ class WholeCheck:
         instances = (f"{s.kernel}<{s.template_args}>" for s in spec.steps if s.template_args)
         self._instances = tuple(dict.fromkeys(instances))
         self._before: dict[str, Future[WholeFile]] = {}
+        self._begun: tuple[Program, Future[tuple[Guardrail, ...]]] | None = None
         self._others = lru_cache(maxsize=4)(self._including)
+
+    def begin(self, original: Program, built: Built) -> None:
+        """Begin with what `judge` will be asked for if the suggestion is confirmed, beside the confirmation."""
+        verdicts: Future[tuple[Guardrail, ...]] = Future()
+        before, self._begun = self._begun, (built.program, verdicts)
+
+        def work() -> None:
+            if before is not None:  # of two checks one runs
+                wait([before[1]])
+            try:
+                verdicts.set_result(self._verdicts(original, built))
+            except BaseException as error:
+                verdicts.set_exception(error)
+
+        # A daemon: whoever refuses the suggestion does not wait for it.
+        threading.Thread(target=work, daemon=True).start()
 
     def judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
         """The guardrails of one confirmed suggestion. Several seconds where files are large."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0].digest == built.program.digest:
+            return begun[1].result()
+        if begun is not None:
+            wait([begun[1]])
+        return self._verdicts(original, built)
+
+    def _verdicts(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
         found = self._judge(original, built)
         if self._builds.taken and any(verdict.verdict == "failed" for verdict in found):
             self._builds.forget()

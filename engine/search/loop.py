@@ -158,7 +158,7 @@ class Search:
         """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked.
 
         Each device evaluates one candidate at a time: what is to be written of the one before, and what to try next, is done beside
-        that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
+        that. `then` is called once, on this thread, when the smaller budget `nearly` is spent, or a plateau is near.
         """
         self._devices = self._builds.devices or OneDevice(self.evaluator)
         # Where candidates are counted the clock must not decide which: each is selected with the same results whatever takes how long.
@@ -186,7 +186,7 @@ class Search:
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
         try:
             while True:
-                if nearly is not None and self._spent(nearly):
+                if nearly is not None and (self._spent(nearly) or self._nearly_flat):
                     nearly = None
                     then()
                 exhausted = self._fill(budget)
@@ -281,6 +281,10 @@ class Search:
     def _flat(self) -> bool:
         return self._plateau is not None and self._plateau.reached(self.progress.evaluated)
 
+    @property
+    def _nearly_flat(self) -> bool:
+        return self._plateau is not None and self._plateau.near(self.progress.evaluated)
+
     def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
         with self.progress.stage(BOOK):
@@ -334,8 +338,11 @@ class Search:
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 self.tree.found_again(proposal.proposer, self.tree.digests.get(program.digest))
                 continue
-            building: Future[Built] = Future()
-            self._executor.submit(self._build, program, parent.by_rules and proposal.by_rules, building)
+            by_rules = parent.by_rules and proposal.by_rules
+            building = self._builds.begun(program) if by_rules else None
+            if building is None:
+                building = Future()
+                self._executor.submit(self._build, program, by_rules, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
             self._readers.submit(self._read, program, building)
             self._await_build(building, parent, proposal, program)
@@ -442,7 +449,8 @@ class Search:
         for stage, spent in found.stage_s.items():
             self.progress.spend(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
         against = found.against if within.champion is self._books.champion else None  # measured beside another
-        self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
+        built = found.built and replace(found.built, by_rules=found.built.by_rules and within.parent.by_rules)
+        self._enter(within.parent, found.proposal, found.program, evaluation, built, against)
 
     def _complete(self) -> None:
         """Book the candidate that has been evaluated, the oldest of several; waits for one."""

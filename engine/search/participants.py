@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 class Builds:
     """Where candidates are read, built and evaluated, so many at once.
 
-    `prefetch` reads a program on `readers` (None: on `executor`) before its proposals are asked for. Without `devices` the search's
-    evaluator is the only one.
+    `prefetch` reads a program on `readers` (None: on `executor`) before its proposals are asked for. `begun` gives the build of a
+    program that was begun before the search. Without `devices` the search's evaluator is the only one.
     """
 
     executor: Executor
     in_flight: int
     readers: Executor | None = None
     prefetch: Callable[[Program], object] = lambda program: None
+    begun: Callable[[Program], Future[Built] | None] = lambda program: None
     devices: Devices | None = None
 
 

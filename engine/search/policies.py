@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 # The programs that a beam goes on from at each number of edits, and the actions of each before the beam moves on. Ours.
 BEAM_WIDTH, BEAM_TRIES = 4, 8
+# The share of choices that are made by chance where all others are greedy. Ours.
+EPSILON = 0.1
 
-Strategy = Literal["mcts", "greedy", "beam", "best-of", "random", "refine"]
+Strategy = Literal["mcts", "greedy", "epsilon-greedy", "beam", "best-of", "random", "refine"]
 
 
 class Policy(Protocol):
@@ -180,6 +182,24 @@ class Chance:
         self._questions.enter(node)
 
 
+class EpsilonGreedy:
+    """Follows `Policy`: greedy, but now and then any action of any program."""
+
+    patient = True
+
+    def __init__(self, tree: Tree, seed: int) -> None:
+        self._greedy, self._chance = Greedy(tree), Chance(tree, seed)
+        self._random = random.Random(f"{seed} epsilon")
+
+    def choose(self, start: Node) -> tuple[Node, Proposal] | None:
+        policy = self._chance if self._random.random() < EPSILON else self._greedy
+        return policy.choose(start)
+
+    def changed(self, node: Node) -> None:
+        self._greedy.changed(node)
+        self._chance.changed(node)
+
+
 class Beam:
     """Follows `Policy`: some actions of each of the best programs with so many edits, then the same with one edit more.
 
@@ -260,6 +280,8 @@ def policy(strategy: Strategy, tree: Tree, seed: int) -> Policy:
             return Puct(tree)
         case "greedy":
             return Greedy(tree)
+        case "epsilon-greedy":
+            return EpsilonGreedy(tree, seed)
         case "beam":
             return Beam(tree)
         case "best-of":

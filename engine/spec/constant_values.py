@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.closure import closure
 from engine.cuda.constants import integers, words
 from engine.cuda.kernel import Kernel, Unit
 from engine.errors import OptimlError
@@ -14,6 +15,7 @@ from engine.model import LaunchConfig, Program
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.launch_config import evaluate
+from engine.spec.tables import tuning_lines
 
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|unsigned(?= int\b))\b")
 
@@ -24,6 +26,22 @@ def value_at(unit: Unit, text: str, values: Mapping[str, int]) -> int | None:
         return evaluate_int(text, integers(unit, words(text), values))
     except ArithmeticError_:
         return None
+
+
+def open_constants(unit: Unit) -> dict[str, int]:
+    """The integer constants that the file's tune lines leave open, and those that depend on them, with their present values.
+
+    Raises SpecError.
+    """
+    tuned = {text.partition("=")[0].strip() for kind, text, _ in tuning_lines(unit) if kind == "tune"}
+    if not tuned:
+        return {}
+    texts = {**unit.constants, **unit.macros}
+
+    def reached(name: str) -> set[str]:
+        return closure([name], lambda word: words(texts.get(word, "")))
+
+    return integers(unit, [name for name in texts if tuned & reached(name)])
 
 
 def shared_bytes(unit: Unit, kernel: Kernel, values: Mapping[str, int]) -> int | None:

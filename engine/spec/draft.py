@@ -12,7 +12,7 @@ from engine.errors import UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
-from engine.spec.drafted_callers import is_launched, no_launch, note_shared, passed_null, set_passed
+from engine.spec.drafted_callers import is_launched, no_launch, note_shared, passed_null, set_looped, set_passed
 from engine.spec.drafted_constants import drafted_constants
 from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
@@ -268,10 +268,11 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     parts = [part for p in kernel.parameters for part in drafted_parts(kinds, p, usage, missing)]
     note_shared(program, kernel, parts)
     set_passed(program, kernel, parts)
+    set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    rows = set_strides(parts, way.hosts, usage)
+    rows = set_strides(parts, way.hosts, usage, template_args)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
     reach = _reach(usage, parts, sizes, replace(way, rows=rows))

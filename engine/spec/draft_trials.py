@@ -36,11 +36,15 @@ class Trials(Protocol):
 
 
 class Meaning(Protocol):
-    """Outputs that are mostly no numbers, and whether all are one value whatever the inputs are."""
+    """Outputs that are mostly or partly no numbers, and whether all are one value whatever the inputs are."""
 
     @property
     def not_finite(self) -> tuple[str, ...]:
-        """The outputs' names."""
+        """The names of the outputs that mostly are none."""
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """The names of those that are none here and there: inputs outside of a function's domain."""
 
     @property
     def constant(self) -> bool:
@@ -50,9 +54,9 @@ class Meaning(Protocol):
 def inputs(trials: Trials, spec: KernelSpec, positive: Callable[[], KernelSpec]) -> tuple[bool, str]:
     """Whether positive inputs give outputs that can be compared where the draft's own do not; else what is wrong, "" where nothing is."""
     found = trials.meaning(spec)
-    if found.not_finite:
+    if found.not_finite or found.partly:
         other = trials.meaning(positive())
-        if not other.not_finite and not other.constant:
+        if not other.not_finite and not other.partly and not other.constant:
             return True, ""
     if found.not_finite:
         names = "', '".join(found.not_finite)

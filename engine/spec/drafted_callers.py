@@ -8,18 +8,20 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.definitions import declarators
 from engine.cuda.host_scope import HostScope
 from engine.cuda.instances import launched_instances, qualified
 from engine.cuda.kernel import Kernel, LaunchSite
 from engine.cuda.launch import hidden_launch, sites
 from engine.cuda.launch_reading import readable_sites
-from engine.cuda.parse import parse
+from engine.cuda.parse import names_in, parse, text
 from engine.errors import SourceError
 from engine.model import Program
 from engine.spec.drafted_parts import ASSUMED, Part
 from engine.spec.dtypes import parse_dtype
 from engine.spec.launch_config import argument_node
 
+_FIRST = (0, 1, 2)  # what loops of steps begin with; those over lengths begin with more
 _NULL = ("nullptr", "NULL")
 _FRACTION = re.compile(r"[-+]?\s*(?:\d{1,9}\.\d*|\.\d+|\d{1,9}(?=[eE]))(?:[eE][-+]?\d{1,2})?[fFlL]?")
 
@@ -93,6 +95,43 @@ def passed_numbers(program: Program, kernel: Kernel) -> dict[str, tuple[int | fl
             if value is not None:
                 found[parameter.name] = value, f"{site.path}:{site.line}"
     return found
+
+
+def set_looped(program: Program, kernel: Kernel, parts: list[Part]) -> None:
+    """Give whole numbers that each launch passes the counter of a loop around it the value that the loop begins with."""
+    found: list[dict[str, tuple[int, str]]] = []
+    for site in readable_sites(program, kernel.name):
+        scope = HostScope(program, parse(program.files[site.path], site.path), {})
+        passed = zip(kernel.parameters, site.arguments, strict=False)
+        begins = {p.name: _begins(scope, site, each.strip()) for p, each in passed if not p.pointer}
+        where = f"the loop around {site.path}:{site.line}"
+        found.append({name: (value, where) for name, value in begins.items() if value in _FIRST})
+    for part in parts:
+        if found and part.argument.role == "scalar" and all(part.argument.name in each for each in found):
+            value, where = found[0][part.argument.name]
+            part.argument, part.size = replace(part.argument, value=str(value)), ""
+            part.notes = [f"assumed: the value, with which {where} begins"]
+
+
+def _begins(scope: HostScope, site: LaunchSite, name: str) -> int | None:
+    """The value with which a loop around a launch begins to count `name`; None where none counts it."""
+    node = scope.unit.root.descendant_for_byte_range(site.span.start, site.span.end) if name.isidentifier() else None
+    while node is not None and node.type != "function_definition":
+        node = node.parent
+        first, update = (
+            (node.child_by_field_name(part) for part in ("initializer", "update"))
+            if node is not None and node.type == "for_statement"
+            else (None, None)
+        )
+        if first is None or update is None or name not in names_in(update):
+            continue
+        left, right = first.child_by_field_name("left"), first.child_by_field_name("right")
+        named = [*declarators(first), *([(text(left), right)] if left is not None else [])]
+        for value in (value for each, value in named if each == name and value is not None):
+            with suppress(SourceError):
+                number = scope.number(value)
+                return number if isinstance(number, int) else None
+    return None
 
 
 def _number(scope: HostScope, site: LaunchSite, passed: str) -> int | float | None:

@@ -22,7 +22,12 @@ from engine.spec.usage import Usage
 ASSUMED = "assumed: the value"
 _CAST = "assumed: the type that the kernel casts it to"
 _SIZED = re.compile(r"(?:PtrStep|GlobPtr)Sz")
-_STRIDE = re.compile(r"stride|pitch|step", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# Words for what counts something, in the name of a field.
+_SIZES = frozenset(
+    {"n", "num", "count", "size", "len", "length", "width", "height", "depth", "rows", "cols", "columns", "total", "dim",
+     "nrows", "ncols", "batch", "elements", "numel"}
+)  # fmt: skip
 KEPT = "assumed: what it does not write stays"
 SAID: Mapping[Role, str] = {
     "in": "assumed: only read, though the pointer is not const",
@@ -52,13 +57,14 @@ def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, mis
     found = types.of(parameter)
     if found.gap is not None:
         missing.append(found.gap)
-    elif not parameter.pointer and found.layout is not None and _by_fields(parameter, found.layout, usage):
+    elif not parameter.pointer and found.layout is not None and _by_fields(types, parameter, found.layout, usage):
         return _of_struct(types, parameter, found.layout, usage, missing)
     own_name = found.dtype is not None and not parameter.pointer and not _is_builtin(parameter.base)
     first = first_value(types.program, parameter.base) if own_name else None
     if first is not None and found.dtype is not None:
         note = f"assumed: {first[0]}, the first of its values"
-        return [Part(Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1])), [note])]
+        argument = Argument(parameter.name, found.dtype.name, "scalar", value=str(first[1]))
+        return [Part(argument, [note], typed=found.told)]
     if parameter.pointer:
         return [_of_pointer(types, parameter, found.dtype, usage)]
     return [_of_value(parameter, found.dtype, found.layout, found.gap is not None, usage, missing)]
@@ -72,12 +78,21 @@ def _is_builtin(kind: str) -> bool:
     return True
 
 
-def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
-    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no whole numbers but strides beside them."""
+def _by_fields(types: ParameterTypes, parameter: Parameter, layout: Layout, usage: Usage) -> bool:
+    """Whether the fields of a struct are arguments: it holds pointers, or whole numbers of which something shows what they are.
+
+    Of a struct that is handed on the names of its sizes show it.
+    """
     whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
-    sizes = [f for f in whole if usage.is_size(f"{parameter.name}.{f.name}")]
-    others = [f for f in whole if f not in sizes and not _STRIDE.search(f.name)]
-    return bool(layout.pointers) or (bool(sizes) and not others)
+    sizes = [f for f in whole if _counts(f"{parameter.name}.{f.name}", usage)]
+    known = bool(sizes) or not usage.hands_on(parameter.name) or bool(_view(types, parameter, layout).values)
+    return bool(layout.pointers) or (bool(whole) and known)
+
+
+def _counts(full: str, usage: Usage) -> bool:
+    """Whether a field is a size: the kernel uses it as one, or hands its struct on and it has the name of one."""
+    words = {word.lower() for word in _WORD.findall(full.rpartition(".")[2])}
+    return usage.is_size(full) or (bool(words & _SIZES) and usage.hands_on(full.partition(".")[0]))
 
 
 def _of_pointer(types: ParameterTypes, parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:
@@ -135,7 +150,8 @@ def _of_struct(
             parts.append(replace(part, size=view.sizes.get(field.name, "")))
             continue
         if field.dtype is not None:
-            parts.append(_of_field(full, field, field.dtype, usage))
+            if layout.pointers or usage.hands_on(name) or usage.takes(full):  # what nothing reads is zero
+                parts.append(_of_field(full, field, field.dtype, usage))
             continue
         usage.follow(full)
         dtype = target_type(types.program, field)
@@ -168,7 +184,7 @@ def _view(types: ParameterTypes, parameter: Parameter, layout: Layout) -> View:
 def _of_field(full: str, field: Field, dtype: DType, usage: Usage) -> Part:
     """A number among a struct's fields."""
     own = re.sub(r"\W", "_", field.name) if field.name[-1:].isdigit() else field.name.rpartition(".")[2]
-    if _is_size(full, dtype, usage):
+    if dtype.kind == "int" and dtype.lanes == 1 and _counts(full, usage) and not usage.is_shift(full):
         return Part(Argument(full, dtype.name, "scalar", value=own, offset=field.offset), [], own)
     value = "0" if dtype.kind == "bool" else _assumed(own, dtype)
     return Part(Argument(full, dtype.name, "scalar", value=value, offset=field.offset), [ASSUMED])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.cuda.enumerations import holding
 from engine.cuda.kernel import Kernel, Parameter
 from engine.cuda.typenames import TypeNames
 from engine.model import Program
@@ -14,14 +15,27 @@ from engine.spec.gaps import Gap
 from engine.spec.struct_layout import Layout, Unclear, described, layout
 from engine.spec.types import bindings, source_type
 
+# What only the driver makes: no bytes that a spec could give stand for it.
+_HANDLES = {
+    "cudaTextureObject_t": "a texture",
+    "cudaSurfaceObject_t": "a surface",
+    "cudaGraphConditionalHandle": "a handle of a graph",
+    "cudaGraphExec_t": "a graph",
+    "CUtensorMap": "a tensor map",
+}
+
 
 @dataclass(frozen=True)
 class DraftedType:
-    """`dtype` is None where the type is not known; `gap` then says why. `layout` is that of a class."""
+    """`dtype` is None where the type is not known; `gap` then says why. `layout` is that of a class.
+
+    `told`: the spec has to say the type, as nothing else reads it from the source.
+    """
 
     dtype: DType | None
     layout: Layout | None = None
     gap: Gap | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,9 +57,15 @@ class ParameterTypes:
         if dtype is not None:
             return DraftedType(dtype)
         name, kind = parameter.name, parameter.base
+        if (held := holding(self.program, kind)) and not parameter.pointer:
+            return DraftedType(parse_dtype(held), told=True)  # where the grammar loses what is around it
         if any(re.search(rf"\.\.\.\s*{re.escape(kind)}$", p) for p in self.kernel.template_parameters):
             return DraftedType(
                 None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")
+            )
+        if what := _HANDLES.get(self.plain(kind).rpartition("::")[2]):
+            return DraftedType(
+                None, None, Gap(f"'{name}' is {what} ('{kind[:60]}'): a spec has numbers and buffers alone")
             )
         if parameter.pointer and kind == "void":
             return DraftedType(parse_dtype("uint8"))

@@ -110,6 +110,11 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found += [f"cdiv({p}, {k})" for k in _CEILS for p in simple]
     found += [f"round_up({p}, {k})" for k in _CEILS for p in simple]
     found += [f"cdiv({a}, {k})*{b}" for k in _CEILS for a, b in permutations(names, 2)]
+    # Rows of several parts side by side: chosen and shared ones, queries with keys and values.
+    for a, b in permutations(names, 2):
+        rest = [n for n in names if n not in (a, b)]
+        sums = [f"({a} + 2*{b})", *([f"({a} + {b})"] if names.index(a) < names.index(b) else [])]
+        found += [f"{of}*{p}" for of in sums for p in (*rest, *map("*".join, combinations(rest, 2)))]
     return tuple(dict.fromkeys(found))
 
 

@@ -44,6 +44,12 @@ def assumptions(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def assumed_values(text: str) -> tuple[str, ...]:
+    """The numbers whose value a draft assumed with nothing to go by, each as `name = value`."""
+    found = (re.match(r'assumed: the value: args\.([\w.]+) = \{ value = "([^"]+)"', said) for said in assumptions(text))
+    return tuple(f"{match[1]} = {match[2]}" for match in found if match)
+
+
 def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
     """The spec line that closes a gap of the draft `text`, with a guess where there is one and `?` where there is none.
 

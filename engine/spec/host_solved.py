@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from engine.cuda.host_scope import HostScope
+from engine.cuda.host_scope import HostScope, squeezed
 from engine.cuda.parse import text
 from engine.errors import SourceError
 
@@ -37,9 +37,17 @@ def _of(scope: HostScope, node: Node, value: int, depth: int) -> Iterator[tuple[
     if node.type == "identifier":
         name = text(node)
         definition = _definition(scope, node) if name not in scope.known else None
-        if definition is not None and definition.type in (*_WRAPPED, "binary_expression", "identifier"):
+        if definition is not None and definition.type in (
+            *_WRAPPED,
+            "binary_expression",
+            "identifier",
+            "field_expression",
+        ):
             yield from _of(scope, definition, value, depth + 1)
         elif name not in scope.known:
+            yield name, value
+    elif node.type == "field_expression":
+        if (name := squeezed(node)) not in scope.known:
             yield name, value
     elif node.type == "binary_expression":
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")

@@ -26,6 +26,7 @@ from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 _NAME = re.compile(r"[A-Za-z_]")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([A-Za-z_]\w*)\s*>")
+_CAST = re.compile(r"^\([\w:]+(?:\s*<[\w:, ]*>)?\)\s*(?=[A-Za-z_])")  # of an argument, to what the kernel takes
 _IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -157,7 +158,7 @@ def _known(
         for field in spec.fields(name):
             with contextlib.suppress(arith.ArithmeticError_):
                 if field.role == "scalar":
-                    written = f"{passed.strip()}.{field.name.partition('.')[2]}"
+                    written = f"{_CAST.sub('', passed.strip())}.{field.name.partition('.')[2]}"
                     known.setdefault(written, arith.evaluate(field.value, sizes))
         try:
             value = arith.evaluate(argument.value or argument.name, sizes)
@@ -245,7 +246,7 @@ def _template_types(program: Program, step: Step, site: LaunchSite) -> dict[str,
 def _scope(
     program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
 ) -> tuple[HostScope, list[Node]]:
-    unit = parse(program.files[site.path], site.path)
+    unit = parse(site.read_in or program.files[site.path], site.path)
     known, refused = _known(program, spec, step, site, sizes)
     types = TypeNames(
         program, spec.compile.defines, spec.compile.include, _template_types(program, spec.steps[step], site)

@@ -39,6 +39,14 @@ def view_of(kind: str, layout: Layout, item: int, others: Sequence[str]) -> View
     if kind in ("PtrStep", "GlobPtr") and {"data", "step"} <= fields:
         columns = next((name for name in others if _COLUMNS.fullmatch(name)), "cols")
         return View({"step": f"{columns}*{item}"}, {"step": columns}, {}, f"assumed: rows of {columns} elements")
+    if kind in ("BrdReplicate", "BrdReflect", "BrdReflect101", "BrdWrap") and {"last_row", "last_col"} <= fields:
+        values = {"last_row": "rows - 1", "last_col": "cols - 1"}
+        return View(
+            values, {"last_row": "rows", "last_col": "cols"}, {}, "assumed: the border of a matrix of that shape"
+        )
+    if kind == "BrdConstant" and {"height", "width"} <= fields:
+        sizes = {"height": "rows", "width": "cols"}
+        return View(sizes, sizes, {}, "assumed: the border of a matrix of that shape")
     rank = sum(name.startswith("sizes_.") for name in fields) or ("sizes_" in fields)
     if kind in _ACCESSORS and rank:
         own = [f"size{i}" for i in range(rank)]

@@ -12,7 +12,8 @@ from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.constant_values import open_constants
+from engine.spec.kernel_spec import KernelSpec, LaunchExpr
 from engine.spec.spec_checks import whole
 from engine.spec.tables import Table, split_kernel, tables_of
 
@@ -21,32 +22,28 @@ _FUNCTIONS = frozenset({"min", "max", "abs", "cdiv", "ceil", "floor", "sqrt", "r
 
 
 def relaunch_spec(
-    program: Program,
-    spec: KernelSpec,
-    step_index: int,
-    *,
-    grid: Sequence[str] | None = None,
-    block: Sequence[str] | None = None,
-    shared: str | None = None,
+    program: Program, spec: KernelSpec, step_index: int, launch: LaunchExpr
 ) -> Mapping[str, tuple[Edit, ...]]:
-    """Edits, by file, that make the spec's text declare the given launch for one step; None keeps a part as it is.
+    """Edits, by file, that make the spec's text declare the given launch for one step; an empty part stays as it is.
 
     The expressions are over the kernel's parameters and the file's constants, as for `engine.cuda.launch.relaunch`; they
-    are put in terms of the spec's sizes. Empty where the spec declares no launch. Raises SpecError where an expression
+    are put in terms of the spec's sizes, constants as numbers. Names stay of those that tune lines of the file leave open, and of
+    `launch.constants`, which an edit is about to bring. Empty where the spec declares no launch. Raises SpecError where an expression
     cannot be put so, or has no value in one of the spec's cases, or where the spec is no longer in the program.
     """
     if spec.steps[step_index].launch is None:
         return {}
     table = _table(program, spec)
     keys: tuple[str | int, ...] = ("chain", step_index, "launch") if "chain" in table.data else ("launch",)
-    names = _Names(program, spec, step_index, table.where(*keys))
+    kept = open_constants(parse(program.data, spec.file)) | dict(launch.constants)
+    names = _Names(program, spec, step_index, table.where(*keys), kept)
     edits = []
-    for key, extents in (("grid", grid), ("block", block)):
+    for key, extents in (("grid", launch.grid), ("block", launch.block)):
         span = table.span(*keys, key)
-        if extents is not None and span is not None:
+        if extents and span is not None:
             edits.append(Edit(span, _value([names.translate(e) for e in extents])))
-    if shared is not None:
-        text = _value([names.translate(shared)])
+    if launch.shared:
+        text = _value([names.translate(launch.shared)])
         span = table.span(*keys, "shared")
         edits.append(Edit(span, text) if span else _insertion(program, table, keys, text))
     return {table.source.path: tuple(edits)} if edits else {}
@@ -92,6 +89,7 @@ class _Names:
     spec: KernelSpec
     step_index: int
     where: str
+    kept: Mapping[str, int]
     values: dict[str, Number] = field(default_factory=dict)  # of constants, as far as they are known already
 
     def translate(self, text: str) -> str:
@@ -111,6 +109,8 @@ class _Names:
                 if argument.role != "scalar":
                     raise SpecError(f"the launch cannot depend on the buffer '{name}'", self.where)
                 return _grouped(argument.value or argument.name)
+            if name in self.kept:
+                return name
             if name in constants:
                 return str(self.constant(name, constants))
             if name in sizes:
@@ -119,7 +119,7 @@ class _Names:
 
         result = _WORD.sub(replaced, text)
         for case in (*self.spec.check, *self.spec.time):
-            whole(result, case.sizes, self.where)
+            whole(result, {**self.kept, **case.sizes}, self.where)
         return result
 
     def constant(self, name: str, constants: Mapping[str, str], depth: int = 0) -> Number:

@@ -268,7 +268,7 @@ def _affordable(cases: tuple[Case, ...], arguments: list[Argument]) -> tuple[Cas
     """Check shapes with smaller, still odd lengths where a buffer would take long to check without a GPU."""
     found: list[Case] = []
     for case in cases:
-        while _largest(arguments, case) > MAX_CHECKED:
+        while case.sizes and _largest(arguments, case) > MAX_CHECKED:
             name = max(case.sizes, key=lambda n: case.sizes[n])
             if case.sizes[name] <= 3:
                 break

@@ -10,7 +10,7 @@ _STRIDE = frozenset({"stride", "pitch", "step", "ld"})
 _LEADING = re.compile(r"ld[abcd]")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
 _GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
-_EXTENT = re.compile(r"ne(?P<of>\d?)\d")
+EXTENT = re.compile(r"ne(?P<of>\d?)\d")  # ggml's extents
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _STORAGE = frozenset({"data", "ptr", "d", "p", "buf", "in", "dev"})  # of a pointer's name: not what it points to
 # The dimensions of tensors by the words that people write for them, with those of the sizes that count them.
@@ -37,6 +37,7 @@ _INNERMOST = frozenset({"d", "dim", "w", "x", "k", "e", "c", "col", "hidden"})  
 _INNER = frozenset({"row", "col", "channel", "tok", "token", "tokens"})
 _OUTER = frozenset({"channel", "sample", "seq", "batch", "head", "heads", "b"})
 _FILTERED = frozenset("xyz")  # the strides of a filter or a window as well
+_FLOAT = 4  # bytes
 _PAIR = 2  # letters of a dimension's name
 _COLUMNS = frozenset({"w", "width", "cols", "ncols", "columns", "d", "dim", "dims", "hidden"})  # of a size of rows
 _MOST_SIZES = 6  # that a row may be as long as the largest of
@@ -47,7 +48,7 @@ class Numbers:
     """What a kernel is given: its whole numbers in order, fields without what they are of, and those that count something.
 
     `buffers` are its pointers, by name, with the bytes of an element. `scaling` are numbers that it multiplies something by, as
-    strides are. `bytewise`: it counts bytes from some pointer.
+    strides are. `bytewise`: it counts bytes from some pointer. `constants` are numbers among its template's arguments.
     """
 
     names: Sequence[str]
@@ -55,6 +56,7 @@ class Numbers:
     buffers: Mapping[str, int] = field(default_factory=dict)
     scaling: Collection[str] = ()
     bytewise: bool = False
+    constants: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def item(self) -> int:
@@ -80,11 +82,11 @@ def strides(given: Numbers) -> Mapping[str, str]:
     else as the largest size: no two rows overlap then. So is each dimension within another whose size no name says.
     """
     sizes = [*given.sizes]
-    ggml = any(map(_EXTENT.fullmatch, sizes))
+    ggml = any(map(EXTENT.fullmatch, sizes))
     read = [each for each in (_read(name, given) for name in given.names) if each is not None]
     named = {each.name for each in read}
     counted = [s for s in dict.fromkeys(sizes) if s not in named and not (ggml and _GGML.fullmatch(s))]
-    longest = _longest(counted)
+    longest = _longest(counted, given.constants)
     found = dict[str, str]()
     families: dict[tuple[str, ...], list[_Stride]] = {}
     for each in read:
@@ -101,9 +103,10 @@ def strides(given: Numbers) -> Mapping[str, str]:
     return found | _of_ggml(given, counted)
 
 
-def _longest(counted: Sequence[str]) -> str:
+def _longest(counted: Sequence[str], constants: Mapping[str, int]) -> str:
     """The length of a row: the size that counts columns, or else the largest of all; "" for too many."""
-    columns = [size for size in counted if _COLUMNS & {*_words(size)}] or counted
+    fixed = [str(value) for name, value in constants.items() if _COLUMNS & {*_words(name)}]
+    columns = [*(size for size in counted if _COLUMNS & {*_words(size)}), *fixed] or counted
     return _largest(columns) if 0 < len(columns) <= _MOST_SIZES else ""
 
 
@@ -188,14 +191,23 @@ def _size(of: Sequence[str], dimension: str, counted: Sequence[str]) -> str:
         return dimension
     wanted = _DIMENSIONS.get(dimension, frozenset({dimension}))
     fitting = [name for name in counted if wanted & {*_words(name)}]
-    own = [name for name in fitting if {*of} & {*_words(name)}] or fitting
+    own = [name for name in fitting if any(_is_of(tensor, word) for tensor in of for word in _words(name))] or fitting
     return _largest(own) if own else ""
+
+
+def _is_of(tensor: str, word: str) -> bool:
+    """Whether a word of a size names a tensor, or two with it: `k` in `num_kv_heads`."""
+    return tensor == word or (len(tensor) == 1 and len(word) == _PAIR and word.startswith(tensor))
 
 
 def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
-    extents = {match["of"]: None for match in map(_EXTENT.fullmatch, counted) if match}
+    extents = {match["of"]: None for match in map(EXTENT.fullmatch, counted) if match}
+    for name in given.names:  # the result's extents, where the host launches as many blocks as the source has rows
+        source = f"ne0{name[2:]}"
+        if re.fullmatch(r"ne\d", name) and source in counted and source not in given.names:
+            found[name] = source
     for match in filter(None, map(_GGML.fullmatch, given.names)):
         if match["of"] not in extents and ((not match["of"] and match[0] not in given.scaling) or not extents):
             continue  # `s1` is many things elsewhere
@@ -203,7 +215,7 @@ def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
         within = [
             next((name for t in tensors if (name := f"ne{t}{dim}") in counted), "") for dim in range(int(match["dim"]))
         ]
-        factors = [str(given.item)] if match["what"] == "nb" else []
+        factors = [str(given.item if given.item > 1 else _FLOAT)] if match["what"] == "nb" else []  # through `char*`
         if all(within):
             found[match[0]] = "*".join([*factors, *within]) or "1"
     return found

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from engine.cuda.class_members import classes_with, members_used
 from engine.cuda.declarations import variables
+from engine.cuda.definitions import expression
 from engine.cuda.enumerations import enumerators
+from engine.cuda.host_scope import HostScope
 from engine.cuda.instances import Instance, defined_names, function_objects, launched_instances, qualified
-from engine.cuda.kernel import Kernel, Unit
+from engine.cuda.kernel import Kernel, LaunchSite, Unit
 from engine.cuda.parse import parse, walk
 from engine.cuda.records import parameter_name, records, split_arguments
-from engine.errors import SpecError
+from engine.errors import SourceError, SpecError
 from engine.model import Program
 from engine.spec.dtypes import parse_dtype
 from engine.spec.gaps import Gap
@@ -31,6 +33,7 @@ _CALLED = re.compile(
 _MOST_SHOWN = 3  # of the program's own that may be written
 _LETTERS = "xyzw"  # the elements of CUDA's vectors
 _BYTES = ("uint8_t", "uchar", "unsigned char", "char", "int8_t")
+_CAST = re.compile(r"\(([\w:]+(?:\s*<[\w:, ]*>)?)\)\s*[\w.]+")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([\w:]+)\s*>")
 
 
@@ -39,7 +42,7 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     if not kernel.template_parameters:
         return ""
     names, own = {_own(p) for p in kernel.template_parameters}, defined_names(program)
-    for instance in launched_instances(program, kernel.name):
+    for instance in launched_instances(program, kernel.name, deduced=lambda site: _from_passed(program, kernel, site)):
         whole = _deduced(program, kernel, instance)
         if whole and _concrete(whole, names, own):
             arguments = qualified(program, whole)
@@ -49,13 +52,17 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
     if not open_:
         return template_defaults(kernel)
-    told = _partly(program, kernel, names, own)
+    told, where = _partly(program, kernel, names, own)
     chosen = [
         told.get(_own(parameter))
         or _specialised(program, unit, kernel, parameter)
         or _assumed(program, unit, kernel, parameter)
         for parameter in open_
     ]
+    # What the launch computes from those that are assumed: `16 / sizeof(T)` elements at a time.
+    written = [told.get(f"={_own(p)}", "") for p in open_]
+    given = {name: value for name, value in zip(written, chosen, strict=True) if name.isidentifier()}
+    chosen = [_computed(program, where, told, _own(p), given) or v for p, v in zip(open_, chosen, strict=True)]
     for parameter, value in zip(open_, chosen, strict=True):
         if value == "?":
             such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
@@ -66,14 +73,36 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     return ", ".join(chosen)
 
 
-def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> dict[str, str]:
-    """The template arguments that are concrete at a launch of which not all are: of the one with the most of them."""
-    best: dict[str, str] = {}
+def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> tuple[dict[str, str], str]:
+    """The template arguments that are concrete at a launch of which not all are, and its file: of the one with the most of them.
+
+    Behind `=` and a parameter's name stands how the launch writes one that is not.
+    """
+    best, where = dict[str, str](), ""
     for instance in launched_instances(program, kernel.name, partly=True):
-        given = zip(kernel.template_parameters, split_arguments(instance.arguments), strict=False)
+        given = [*zip(kernel.template_parameters, split_arguments(instance.arguments), strict=False)]
         found = {_own(p): qualified(program, a) for p, a in given if _concrete(a, names, own)}
-        best = max(best, found, key=len)
-    return best
+        if len(found) > sum(not name.startswith("=") for name in best) or not where:
+            best = {**found, **{f"={_own(p)}": a for p, a in given if _own(p) not in found}}
+            where = instance.site.path
+    return best, where
+
+
+def _computed(program: Program, path: str, told: Mapping[str, str], own: str, given: Mapping[str, str]) -> str:
+    """The number that a launch computes for a template argument from other ones; "" where it is none."""
+    written = told.get(f"={own}", "")
+    node = (
+        expression(_NAME.sub(lambda m: given.get(m[0], m[0]), written))
+        if written and not written.isidentifier()
+        else None
+    )
+    if node is None:
+        return ""
+    try:
+        found = HostScope(program, parse(program.files[path], path), {}).number(node)
+    except SourceError:
+        return ""
+    return str(found) if isinstance(found, int) else ""
 
 
 def _specialised(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> str:
@@ -166,7 +195,7 @@ def _deduced(program: Program, kernel: Kernel, instance: Instance) -> str:
     for parameter in kernel.template_parameters[len(given) :]:
         if "=" in parameter or "..." in parameter:
             break
-        types = _passed_types(program, kernel, instance) if types is None else types
+        types = _passed_types(program, kernel, instance.site) if types is None else types
         found = types.get(_own(parameter), "")
         if not found:
             found = "int" if _INDEX.search(_own(parameter)) else ""
@@ -176,16 +205,35 @@ def _deduced(program: Program, kernel: Kernel, instance: Instance) -> str:
     return ", ".join(given)
 
 
-def _passed_types(program: Program, kernel: Kernel, instance: Instance) -> dict[str, str]:
-    """The types of what a launch passes for parameters of a template's type: of the host function's own parameters, of `data_ptr<T>()`."""
-    site, found = instance.site, dict[str, str]()
+def _from_passed(program: Program, kernel: Kernel, site: LaunchSite) -> str:
+    """The template arguments of a launch that names none, by what it passes; "" where one is not seen."""
+    types = _passed_types(program, kernel, site)
+    found = [types.get(_own(p), "") for p in kernel.template_parameters if "=" not in p and "..." not in p]
+    return ", ".join(found) if all(found) else ""
+
+
+def _passed_types(program: Program, kernel: Kernel, site: LaunchSite) -> dict[str, str]:
+    """The types of what a launch passes for parameters that name a template's type, by that name.
+
+    Of a host function's own parameters and variables, of casts, and of `data_ptr<T>()`.
+    """
+    found = dict[str, str]()
     hosts = [f for f in parse(program.files[site.path], site.path).functions if f.name == site.function]
     told = {p.name: p.base for f in hosts for p in f.parameters}
+    for host in hosts:
+        for node in walk(host.node) if host.node is not None else ():
+            if node.type == "declaration" and host.body.start <= node.start_byte < site.span.start:
+                told |= {v.name: _plain_type(v.type) for v in variables(node)}
+    names = [_own(p) for p in kernel.template_parameters]
     for parameter, passed in zip(kernel.parameters, site.arguments, strict=False):
-        data = _DATA.search(passed)
-        kind = data[1] if data else told.get(passed.strip(), "")
-        if kind and _is_type(kind):
-            found.setdefault(parameter.base, kind)
+        data, cast = _DATA.search(passed), _CAST.match(passed.strip())
+        kind = data[1] if data else cast[1].strip() if cast else told.get(passed.strip(), "")
+        pattern = re.escape(parameter.base)
+        for name in names:
+            pattern = re.sub(rf"\b{name}\b", rf"(?P<{name}>[\\w:<>, ]+)", pattern, count=1)
+        match = re.fullmatch(pattern, kind) if kind else None
+        for name, value in match.groupdict().items() if match else ():
+            found.setdefault(name, value)
     return found
 
 

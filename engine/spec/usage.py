@@ -132,6 +132,7 @@ class Usage:
         self.pointers = {p.name for p in kernel.parameters if p.pointer}
         self.definitions: dict[str, str] = {}
         self.aliases: dict[str, tuple[str, str]] = {}  # local pointer -> (parameter, offset)
+        self._moved: set[str] = set()  # names in what is added to a pointer that is handed on
         self._followed: set[int] = set()  # where names stand that an alias is made of
         self._bound_to: set[int] = set()  # where names stand in what a reference that is not const refers to
         for node in walk(self.body):
@@ -283,6 +284,7 @@ class Usage:
                 use.escapes = True
             elif parent.type == "binary_expression" and parent.children[1].type in "+-":
                 use.escapes |= node.start_byte not in self._followed
+                self._moved |= _words(text(parent))
             elif parent.type in ("assignment_expression", "init_declarator", "conditional_expression"):
                 # A condition and what is assigned to do not hand the pointer on.
                 own = {"assignment_expression": "left", "init_declarator": "declarator"}.get(parent.type, "condition")
@@ -311,7 +313,7 @@ class Usage:
                 reached |= _words(f"{offset} {index}")
         for access in self.kernel.accesses:  # by pointers that come from a struct, too
             reached |= _words(" ".join(access.indices))
-        reached |= self._indexing_views()
+        reached |= self._indexing_views() | self._moved
         clamped = self._clamped()
         for _ in range(4):
             for local in [n for n in reached if n in self.definitions or n in clamped]:
@@ -342,9 +344,24 @@ class Usage:
 
     def follow(self, field: str) -> None:
         """Takes in a pointer that stands in a struct: nothing is known of its uses but whether an atomic gets it."""
-        written = r"\s*(?:\.|->)\s*".join(map(re.escape, field.split(".")))
-        atomic = re.search(rf"{_ATOMIC.pattern}\w*\s*\(\s*&?\s*{written}\b", text(self.body)) is not None
+        atomic = re.search(rf"{_ATOMIC.pattern}\w*\s*\(\s*&?\s*{self._written(field)}\b", text(self.body)) is not None
         self.uses[field] = Use(escapes=True, atomic=atomic)
+
+    def takes(self, field: str) -> bool:
+        """Whether the kernel names a field of a parameter, or one that it is a part of."""
+        parts = field.split(".")
+        return any(
+            re.search(rf"(?<![\w.]){self._written('.'.join(parts[:end]))}(?![\w.(])", text(self.body))
+            for end in range(2, len(parts) + 1)
+        )
+
+    def hands_on(self, name: str) -> bool:
+        """Whether the kernel uses a parameter of a class as a whole."""
+        return re.search(rf"(?<![\w.]){re.escape(name)}\b(?!\s*(?:\.|->))", text(self.body)) is not None
+
+    @staticmethod
+    def _written(field: str) -> str:
+        return r"\s*(?:\.|->)\s*".join(map(re.escape, field.split(".")))
 
     def is_shift(self, name: str) -> bool:
         """Whether a whole number only moves positions: it is subtracted from some and bounds or scales nothing."""

@@ -11,6 +11,7 @@ from engine.cuda.parse import parse
 from engine.errors import SpecError, UsageError
 from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import relaunched
 from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
 from engine.tune.space import Condition, Parameter, Space, parse_values
 from engine.tune.template import SOURCES, ConstantTemplate
@@ -60,6 +61,8 @@ def declared(
         if len(given) > most:
             raise UsageError(f"the template has {len(given)} {what}", given[most].where, f"at most {most} are allowed")
     constants = _constants(program, found, conditions)
+    # An edit that declares the template may have changed the spec's launch as well.
+    spec = relaunched(program, spec)
     return ConstantTemplate(program, spec, Space(parameters_, tuple(dict.fromkeys(conditions)), constants))
 
 

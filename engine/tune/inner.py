@@ -13,6 +13,7 @@ from engine.evaluate.devices import OneDevice
 from engine.evaluate.evaluator import Evaluator, Twin
 from engine.model import Evaluation, Failure, Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
+from engine.search.build_queue import Rank, lane_of
 from engine.search.participants import Builds
 from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.evaluated_point import WRONG, Tried
@@ -149,14 +150,15 @@ class TunerPart:
     def ready(self, program: Program, proposal: Proposal, executor: Executor) -> None:
         """Have the points of the proposal's template built that will be tried first: else the device would wait for them."""
         if isinstance(proposal, TemplateProposal):
-            self._begun[_key(program, proposal)] = executor.submit(self._begin, program, proposal, executor)
+            lane = lane_of(executor, Rank.WAITING)
+            self._begun[_key(program, proposal)] = lane.submit(self._begin, program, proposal, lane)
 
     def _begun_or_new(self, program: Program, proposal: Proposal, executor: Executor) -> Tuner:
         """The search within a template, begun ahead where it was foreseen."""
         assert isinstance(proposal, TemplateProposal)
         begun = self._begun.pop(_key(program, proposal), None)
         if begun is None or begun.cancel():  # nobody had the time for it
-            return self._begin(program, proposal, executor)
+            return self._begin(program, proposal, lane_of(executor, Rank.WITHIN))
         return begun.result()
 
     def _begin(self, program: Program, proposal: TemplateProposal, executor: Executor) -> Tuner:

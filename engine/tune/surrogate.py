@@ -79,7 +79,7 @@ class Surrogate:
     def ask(self, count: int) -> Sequence[Point]:
         if self._ranked is None:
             self._ranked = self._rank()
-        return [self._points[i] for i in self._ranked[self._left[self._ranked]][:count]]
+        return [self._points[i] for i in self._ranked[self._left[self._ranked]][:count].tolist()]
 
     def tell(self, point: Point, value: float | None) -> None:
         index = self._index.get(point)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from engine.cuda.closure import closure
 from engine.cuda.constants import integers, value_span, words
@@ -47,7 +47,12 @@ class Template(Protocol):
 
     @property
     def name(self) -> str:
-        """ "constants", or the name of the rule that wrote it."""
+        """ "constants", "model", or the name of the rule that wrote it."""
+        ...
+
+    @property
+    def by_rules(self) -> bool:
+        """Whether its text is the user's or a rule's, whose code is trusted."""
         ...
 
     @property
@@ -85,6 +90,7 @@ class ConstantTemplate:
     spec: KernelSpec
     space: Space
     name: str = "constants"
+    by_rules: ClassVar[bool] = True
     _places: dict[str, tuple[str, Span]] = field(default_factory=dict)
     _known: dict[tuple[int, ...], Launches | None] = field(default_factory=dict)
 
@@ -257,6 +263,7 @@ class RuleTemplate:
     family: Family
     space: Space
     default: Point | None = None
+    by_rules: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

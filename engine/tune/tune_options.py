@@ -38,4 +38,5 @@ class TuneOptions:
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
     request: str = ""  # as of `engine.run.optimization.Options`
+    model: str = ""  # how a model is asked to write the template, in words: a part of what identifies the run
     kept: Path | None = None  # where the earlier run of this folder is now: it comes back where this one is refused

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from engine.compile.built import Built, NotBuilt
@@ -18,9 +18,11 @@ from engine.evaluate.devices import Devices, Job, OneDevice, first_done
 from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
+from engine.search.build_queue import first
 from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
+from engine.tune.build_pace import BuildPace
 from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
@@ -79,13 +81,13 @@ class Tuner:
         self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
+        self._building: dict[Point, Future[Built]] = {}  # those of them that were not there at the last look
         self._asked: dict[Point, float] = {}  # when they were
         # Written once: for a rule's template that takes as long as reading the program.
         self.proposal_of: Callable[[Point], Proposal] = cache(self.template.proposal)
-        self._build_s = 0.0
+        self._pace = BuildPace()
         self._running: list[Running] = []  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
-        self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._known: Mapping[tuple[object, ...], Twin] = {}  # likewise, to a search around this one
         self._incumbent: Tried | None = None
@@ -125,6 +127,7 @@ class Tuner:
     def enter(self, rival: Built | None, known: Mapping[tuple[object, ...], Twin]) -> None:
         """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them."""
         self._rival, self._known, self._begin = rival, known, time.monotonic()
+        first(self._executor)
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search against its budget."""
@@ -193,10 +196,14 @@ class Tuner:
             return beside and not self._ended(budget, idle)
 
         while True:
-            if not self._running and more():  # what the last choice left; the next one is made beside that
-                point = self._for_device(self._there(self._chosen), self._chosen, more)
-                if point is not None:
-                    self._evaluate(point, devices, 1)
+            while (
+                len(self._running) < devices.count and more()
+            ):  # what the last choice left; the next one is made beside that
+                rest = [point for point in self._chosen if not self._is_running(point)]
+                point = self._for_device(self._there(rest), rest, more)
+                if point is None:
+                    break
+                self._evaluate(point, devices, devices.count)
             points: Sequence[Point] = ()
             if not (ended := self._ended(budget, idle)):
                 points = self._choose(budget)
@@ -229,7 +236,10 @@ class Tuner:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
-        points = [p for p in self.strategy.ask(self._ahead(budget)) if not self._is_running(p)]
+        points: Sequence[Point] = [p for p in self.strategy.ask(self._ahead(budget)) if not self._is_running(p)]
+        if budget.candidates is not None and self.strategy.patient:
+            underway = [point for point in self._pending if not self._is_running(point)]
+            points = self._pace.in_time(points, underway, budget, budget.candidates - self._begun)
         self._submit(points)
         self._chosen = points
         self.progress.spend(SELECT, time.monotonic() - begin)
@@ -256,7 +266,7 @@ class Tuner:
 
     def _ahead(self, budget: Budget) -> int:
         """How many points to ask for: enough to keep every compiler busy beside what is compiled and waits."""
-        waiting = sum(f.done() for f in self._pending.values())
+        waiting = len(self._pending) - len(self._building)
         ahead = min(_MOST_AHEAD, self._in_flight + waiting)
         if budget.candidates is not None:
             left = budget.candidates - self._begun
@@ -264,21 +274,21 @@ class Tuner:
         return max(1, ahead)
 
     def _submit(self, points: Sequence[Point]) -> None:
-        running = sum(not f.done() for f in self._pending.values())
         for point in points:
-            if running >= self._in_flight:
+            if len(self._building) >= self._in_flight:
                 break
             if point not in self._pending:
                 self._have_built(point)
-                running += 1
 
     def _have_built(self, point: Point) -> None:
         self._asked[point] = time.monotonic()
-        self._pending[point] = self._executor.submit(self._build, point)
+        self._pending[point] = self._building[point] = self._executor.submit(self._build, point)
 
     def _build(self, point: Point) -> Built:
-        built = self._evaluator.build(edit_program(self._original, self.proposal_of(point).edits), by_rules=True)
-        self._build_s = time.monotonic() - self._asked[point]
+        begin = time.monotonic()
+        program = edit_program(self._original, self.proposal_of(point).edits)
+        built = self._evaluator.build(program, by_rules=self.template.by_rules)
+        self._pace.built(self._asked[point], begin)
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:
             raise _Impossible(reason)
@@ -314,14 +324,13 @@ class Tuner:
             return 0.0
         if left is None:
             return _COUNTED_PATIENCE_S
-        takes_s = self._asked[point] + self._build_s - time.monotonic()  # as long as the last that was built
+        takes_s = self._asked[point] + self._pace.answer_s - time.monotonic()  # as long as the last that was built
         return min(_PATIENCE_S, left) if abs(takes_s) < _PATIENCE_S else 0.0
 
     def _look_ahead(self) -> None:
         """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
-        for point in [p for p, f in self._pending.items() if p not in self._seen and f.done()]:
-            self._seen.add(point)
-            error = self._pending[point].exception()
+        for point in [point for point, building in self._building.items() if building.done()]:
+            error = self._building.pop(point).exception()
             if isinstance(error, _Impossible):
                 self._rule_out(point, error)
             elif error is None and self._figures is not None:
@@ -364,6 +373,7 @@ class Tuner:
                 return
         champion = self._champion
         answer = devices.submit(Job(built, champion, brief=True))
+        answer.add_done_callback(partial(self._pace.evaluated, time.monotonic()))
         self._running.append(Running(point, built, champion, answer))
 
     def _complete(self) -> None:

@@ -1,5 +1,5 @@
 """Inline assembly that an edit may add: asynchronous copies into shared memory with what waits for them, approximations of functions, and
-products of small matrices in TF32.
+products of small matrices in TF32 and in numbers of 16 bits.
 
 Other assembly cannot be screened. These instructions are written so because no function of the language had them for years, or has them;
 the CPU path executes each of them, and has a copy arrive no sooner than it must (`engine/cpu/inline_ptx.py`).
@@ -21,7 +21,7 @@ _CODE = re.compile(
 )
 _VALUE = re.compile(APPROXIMATION)
 _PRODUCT = re.compile(
-    r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 "
+    r"mma\.sync\.aligned\.(?:m16n8k8\.row\.col\.f32\.tf32\.tf32|m16n8k16\.row\.col\.f32\.(?:f16\.f16|bf16\.bf16))\.f32 "
     r"\{%0, ?%1, ?%2, ?%3\}, ?\{%4, ?%5, ?%6, ?%7\}, ?\{%8, ?%9\}, ?\{%0, ?%1, ?%2, ?%3\};?"
 )
 _FACTORS = ['"+f"'] * 4 + ['"r"'] * 6

@@ -38,11 +38,11 @@ def odd_form(before: str, after: str) -> str | None:
 
 
 def added_talk(before: Form, after: Form) -> str | None:
-    """Why a comment that comes in is refused.
+    """Why a comment that comes in is refused. The author's own may stand once more, beside a copy of the code that they are about.
 
     What a spec says is compared as one, but its lines may hold a comment, or declare a template, which is no part of it.
     """
-    for comment in _words(after.comments) - _words(before.comments):
+    for comment in _words(after.comments).keys() - _words(before.comments).keys():
         if _TALK.search(comment) or (len(comment) > _LONG_COMMENT and not _LAUNCH.match(comment)):
             return "adds a comment addressed to a reader or a tool rather than about the code"
     return None

@@ -69,6 +69,25 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> Iterat
     made.close()
 
 
+def test_the_sanitizers_begin_as_soon_as_the_original_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
+) -> None:
+    """They began with the validation, behind the float64 reference's compiler and the worker's start, and were then waited for."""
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    made, begun, met = evaluator(spec(), tmp_path), threading.Event(), list[bool]()
+
+    def sanitize(built: Any, checks: Any) -> tuple[Sanitized, ...]:
+        begun.set()
+        return ()
+
+    made._sanitize = sanitize
+    try:
+        made.open(_program("1.0"), lambda: met.append(begun.wait(10)))
+    finally:
+        made.close()
+    assert met == [True]
+
+
 def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
     return bench.evaluate(bench.build(_program(code), by_rules=False), None)[0]
 

@@ -56,14 +56,15 @@ OPTIML_INLINE uint32_t pair(const H_ &low, const H_ &high) {
 OPTIML_INLINE unsigned lane() {
     return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
-// `mma.m16n8k8` in TF32: the lane's elements of the two matrices and of the sums.
-struct Tf32First { uint32_t of[4]; };
-struct Tf32Second { uint32_t of[2]; };
-struct Tf32Sums { float of[4]; };
-OPTIML_INLINE void tf32_product(float (&to)[4], const Tf32First &first, const Tf32Second &second, const Tf32Sums &sums, OPTIML_WHERE) {
+// `mma.m16n8`: the lane's registers of the two matrices and of the sums.
+struct FirstFactors { uint32_t of[4]; };
+struct SecondFactors { uint32_t of[2]; };
+struct MatrixSums { float of[4]; };
+OPTIML_INLINE void matrix_product(
+    int kind, float (&to)[4], const FirstFactors &first, const SecondFactors &second, const MatrixSums &sums, OPTIML_WHERE) {
     const uint32_t factors[6] = {first.of[0], first.of[1], first.of[2], first.of[3], second.of[0], second.of[1]};
     for (int e = 0; e < 4; ++e) to[e] = sums.of[e];
-    optiml_tf32_product(to, factors, line, file);
+    optiml_matrix_product(kind, to, factors, line, file);
 }
 }  // namespace optiml
 OPTIML_INLINE size_t __cvta_generic_to_shared(const void *p) {

@@ -33,8 +33,9 @@ extern "C" {
 int optiml_barrier(int op, int predicate, int line, const char *file);
 // Meets the live lanes of `mask` and gives this lane's result. `argument`: source lane, delta or lane mask.
 uint64_t optiml_warp(int op, unsigned mask, uint64_t value, int argument, int width, int line, const char *file);
-// `mma.m16n8k8` in TF32 of a whole warp: `factors` are this lane's four elements of the first matrix and two of the second, `sums` its four.
-void optiml_tf32_product(float *sums, const uint32_t *factors, int line, const char *file);
+// `mma.m16n8` of a whole warp: `factors` are this lane's four registers of the first matrix and two of the second, `sums` its four.
+enum { OPTIML_TF32, OPTIML_F16, OPTIML_BF16 };
+void optiml_matrix_product(int kind, float *sums, const uint32_t *factors, int line, const char *file);
 // The lanes that reach this place together.
 unsigned optiml_activemask(int line, const char *file);
 // A thread leaves its kernel. Barriers in [first, from) lie behind it.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 #include <cstring>
 
 #include "state.h"
@@ -402,25 +403,34 @@ uint64_t optiml_warp(int op, unsigned mask, uint64_t value, int argument, int wi
     return self.result;
 }
 
-// Lane 4g + t holds the elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the first matrix, (t, g), (t + 4, g) of the second, and
-// (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) of the sums (PTX ISA, "Matrix Fragments for mma.m16n8k8").
-void optiml_tf32_product(float *sums, const uint32_t *factors, int line, const char *file) {
+static float factor(int kind, uint32_t word, int half) {
+    uint32_t bits = word & 0xffffe000u;  // TF32: a number's upper 19 bits
+    if (kind != OPTIML_TF32) bits = (word >> 16 * half & 0xffff) << 16;
+    if (kind == OPTIML_F16) {
+        const uint32_t exponent = bits >> 26 & 0x1f, fraction = bits >> 16 & 0x3ff;
+        if (exponent == 0) return std::ldexp(bits >> 31 ? -1.0f : 1.0f, -24) * static_cast<float>(fraction);
+        bits = (bits & 0x80000000u) | (exponent == 0x1f ? 0xffu : exponent + 112) << 23 | fraction << 13;
+    }
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// With w elements in a register (1, or 2 of 16 bits), lane 4g + t holds of the first matrix those from (g, wt), (g + 8, wt), (g, w(t + 4)) and
+// (g + 8, w(t + 4)), of the second from (wt, g) and (w(t + 4), g), and (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) of the sums
+// (PTX ISA, "Matrix Fragments for mma.m16n8k8" and "mma.m16n8k16").
+void optiml_matrix_product(int kind, float *sums, const uint32_t *factors, int line, const char *file) {
     Fiber &self = *current;
     self.turn ^= 1;
     for (int k = 0; k < 6; ++k) self.factors[self.turn][k] = factors[k];  // memmove would be a write that ThreadSanitizer sees
     optiml_warp(OPTIML_SYNC, ~0u, 0, 0, WARP, line, file);
     const Fiber *lanes = &fibers[static_cast<size_t>(self.warp * WARP)];
-    const int group = self.lane / 4 * 4, pair = self.lane % 4 * 2;
-    auto taken = [](uint32_t bits) {  // a number's upper 19 bits
-        float value;
-        bits &= 0xffffe000u;
-        std::memcpy(&value, &bits, sizeof value);
-        return value;
-    };
+    const int group = self.lane / 4 * 4, pair = self.lane % 4 * 2, width = kind == OPTIML_TF32 ? 1 : 2;
     for (int e = 0; e < 4; ++e)
         for (int k = 0; k < 8; ++k) {
-            const uint32_t *first = lanes[group + k % 4].factors[self.turn], *second = lanes[(pair + e % 2) * 4 + k % 4].factors[self.turn];
-            sums[e] += taken(first[k / 4 * 2 + e / 2]) * taken(second[4 + k / 4]);
+            const uint32_t first = lanes[group + k % 4].factors[self.turn][k / 4 * 2 + e / 2];
+            const uint32_t second = lanes[(pair + e % 2) * 4 + k % 4].factors[self.turn][4 + k / 4];
+            for (int half = 0; half < width; ++half) sums[e] += factor(kind, first, half) * factor(kind, second, half);
         }
 }
 

@@ -102,9 +102,7 @@ void sample(Array *a, const void *pc, size_t begin, size_t bytes, int write, boo
 
 long long floor_divide(long long a, long long b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-inline void check(const void *pc, const void *where, size_t bytes, int write, bool aligned, bool atomic) {
-    auto *address = static_cast<const char *>(where);
-    if (static_cast<size_t>(address - stack_base) < stack_bytes || !current || bytes == 0) return;
+__attribute__((noinline)) void look(const void *pc, const char *address, size_t bytes, int write, bool aligned, bool atomic) {
     int number = -1;
     Array *a = locate(address, &number);
     if (!a) {
@@ -146,6 +144,13 @@ inline void check(const void *pc, const void *where, size_t bytes, int write, bo
         }
     }
     if (counting) count_access(pc, number, begin, bytes, write, atomic);
+}
+
+// Most accesses are to a thread's own variables: they must not pay for what is kept of the others.
+inline void check(const void *pc, const void *where, size_t bytes, int write, bool aligned, bool atomic) {
+    auto *address = static_cast<const char *>(where);
+    if (static_cast<size_t>(address - stack_base) < stack_bytes || !current || bytes == 0) return;
+    look(pc, address, bytes, write, aligned, atomic);
 }
 
 }  // namespace

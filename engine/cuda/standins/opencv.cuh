@@ -4,6 +4,12 @@ typedef unsigned char uchar;
 typedef signed char schar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
+#ifndef CV_PI_F
+#define CV_PI_F 3.14159265f
+#endif
+#ifndef CV_PI
+#define CV_PI 3.1415926535897932384626433832795
+#endif
 
 namespace cv {
 namespace cuda {
@@ -123,6 +129,7 @@ template <> struct TypeVec<double, 4> { typedef double4 vec_type; };
 template <typename E> struct optiml_vec1 {
     typedef E elem_type;
     enum { cn = 1 };
+    static __device__ __forceinline__ E get(const E& v, int) { return v; }
     static __device__ __forceinline__ E all(E v) { return v; }
     static __device__ __forceinline__ E make(E v) { return v; }
     static __device__ __forceinline__ E make(const E* v) { return *v; }
@@ -130,6 +137,7 @@ template <typename E> struct optiml_vec1 {
 template <typename E, typename V> struct optiml_vec2 {
     typedef E elem_type;
     enum { cn = 2 };
+    static __device__ __forceinline__ E get(const V& v, int i) { return i == 0 ? v.x : v.y; }
     static __device__ __forceinline__ V make(E x, E y) { V v; v.x = x; v.y = y; return v; }
     static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1]); }
     static __device__ __forceinline__ V all(E v) { return make(v, v); }
@@ -137,6 +145,7 @@ template <typename E, typename V> struct optiml_vec2 {
 template <typename E, typename V> struct optiml_vec3 {
     typedef E elem_type;
     enum { cn = 3 };
+    static __device__ __forceinline__ E get(const V& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : v.z; }
     static __device__ __forceinline__ V make(E x, E y, E z) { V v; v.x = x; v.y = y; v.z = z; return v; }
     static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1], v[2]); }
     static __device__ __forceinline__ V all(E v) { return make(v, v, v); }
@@ -144,6 +153,7 @@ template <typename E, typename V> struct optiml_vec3 {
 template <typename E, typename V> struct optiml_vec4 {
     typedef E elem_type;
     enum { cn = 4 };
+    static __device__ __forceinline__ E get(const V& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
     static __device__ __forceinline__ V make(E x, E y, E z, E w) { V v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
     static __device__ __forceinline__ V make(const E* v) { return make(v[0], v[1], v[2], v[3]); }
     static __device__ __forceinline__ V all(E v) { return make(v, v, v, v); }
@@ -189,6 +199,125 @@ template <typename T> struct minimum { __device__ __forceinline__ T operator()(T
 template <typename T> struct maximum { __device__ __forceinline__ T operator()(T a, T b) const { return a < b ? b : a; } };
 template <typename T> struct less { __device__ __forceinline__ bool operator()(T a, T b) const { return a < b; } };
 template <typename T> struct greater { __device__ __forceinline__ bool operator()(T a, T b) const { return a > b; } };
+template <typename T> struct abs_func { __device__ __forceinline__ T operator()(T a) const { return a < T(0) ? -a : a; } };
+template <typename T> struct identity { __device__ __forceinline__ T operator()(T a) const { return a; } };
+template <typename A, typename R> struct unary_function { typedef A argument_type; typedef R result_type; };
+template <typename A, typename B, typename R> struct binary_function { typedef A first_argument_type; typedef B second_argument_type; typedef R result_type; };
+
+// Arithmetic of vectors, element by element, with one another and with numbers; what is smaller than an int becomes one, as in C.
+template <typename A, typename B, int N> struct optiml_result {
+    typedef decltype(typename VecTraits<A>::elem_type() + typename VecTraits<B>::elem_type()) elem_type;
+    typedef typename TypeVec<elem_type, N>::vec_type type;
+    template <class F> static __device__ __forceinline__ type of(const A& a, const B& b) {
+        elem_type made[N];
+        for (int i = 0; i < N; ++i) made[i] = F::of(elem_type(VecTraits<A>::get(a, i)), elem_type(VecTraits<B>::get(b, i)));
+        return VecTraits<type>::make(made);
+    }
+};
+template <typename A, typename B, int N, int M> struct optiml_both {};
+template <typename A, typename B, int N> struct optiml_both<A, B, N, N> : optiml_result<A, B, N> {};
+template <typename A, typename B, int N> struct optiml_both<A, B, N, 1> : optiml_result<A, B, N> {};
+template <typename A, typename B, int N> struct optiml_both<A, B, 1, N> : optiml_result<A, B, N> {};
+template <typename A, typename B> struct optiml_both<A, B, 1, 1> {};
+struct optiml_add { template <typename E> static __device__ __forceinline__ E of(E a, E b) { return a + b; } };
+struct optiml_sub { template <typename E> static __device__ __forceinline__ E of(E a, E b) { return a - b; } };
+struct optiml_mul { template <typename E> static __device__ __forceinline__ E of(E a, E b) { return a * b; } };
+struct optiml_div { template <typename E> static __device__ __forceinline__ E of(E a, E b) { return a / b; } };
+template <typename A, typename B, int N = VecTraits<A>::cn, int M = VecTraits<B>::cn> __device__ __forceinline__ typename optiml_both<A, B, N, M>::type operator+(const A& a, const B& b) {
+    return optiml_both<A, B, N, M>::template of<optiml_add>(a, b);
+}
+template <typename A, typename B, int N = VecTraits<A>::cn, int M = VecTraits<B>::cn> __device__ __forceinline__ typename optiml_both<A, B, N, M>::type operator-(const A& a, const B& b) {
+    return optiml_both<A, B, N, M>::template of<optiml_sub>(a, b);
+}
+template <typename A, typename B, int N = VecTraits<A>::cn, int M = VecTraits<B>::cn> __device__ __forceinline__ typename optiml_both<A, B, N, M>::type operator*(const A& a, const B& b) {
+    return optiml_both<A, B, N, M>::template of<optiml_mul>(a, b);
+}
+template <typename A, typename B, int N = VecTraits<A>::cn, int M = VecTraits<B>::cn> __device__ __forceinline__ typename optiml_both<A, B, N, M>::type operator/(const A& a, const B& b) {
+    return optiml_both<A, B, N, M>::template of<optiml_div>(a, b);
+}
+
+// Pixels beyond the border of an image.
+struct optiml_replicate {
+    static __device__ __forceinline__ int low(int i, int) { return i < 0 ? 0 : i; }
+    static __device__ __forceinline__ int high(int i, int last) { return i > last ? last : i; }
+};
+struct optiml_reflect101 {
+    static __device__ __forceinline__ int low(int i, int last) { return ::abs(i) % (last + 1); }
+    static __device__ __forceinline__ int high(int i, int last) { return ::abs(last - ::abs(last - i)) % (last + 1); }
+};
+struct optiml_reflect {
+    static __device__ __forceinline__ int low(int i, int last) { return (::abs(i) - (i < 0)) % (last + 1); }
+    static __device__ __forceinline__ int high(int i, int last) { return last - ::abs(last - i) + (i > last); }
+};
+struct optiml_wrap {
+    static __device__ __forceinline__ int low(int i, int last) { return i >= 0 ? i : i - (i - last) / (last + 1) * (last + 1); }
+    static __device__ __forceinline__ int high(int i, int last) { return i <= last ? i : i % (last + 1); }
+};
+template <typename D, class Side> struct optiml_border {
+    typedef D result_type;
+    int last_row;
+    int last_col;
+    __host__ __device__ __forceinline__ optiml_border(int height, int width) : last_row(height - 1), last_col(width - 1) {}
+    template <typename U> __host__ __device__ __forceinline__ optiml_border(int height, int width, U) : last_row(height - 1), last_col(width - 1) {}
+    __device__ __forceinline__ int idx_row_low(int y) const { return Side::low(y, last_row); }
+    __device__ __forceinline__ int idx_row_high(int y) const { return Side::high(y, last_row); }
+    __device__ __forceinline__ int idx_row(int y) const { return idx_row_low(idx_row_high(y)); }
+    __device__ __forceinline__ int idx_col_low(int x) const { return Side::low(x, last_col); }
+    __device__ __forceinline__ int idx_col_high(int x) const { return Side::high(x, last_col); }
+    __device__ __forceinline__ int idx_col(int x) const { return idx_col_low(idx_col_high(x)); }
+    template <typename T> __device__ __forceinline__ D at(int y, int x, const T* data, size_t step) const { return saturate_cast<D>(((const T*)((const char*)data + idx_row(y) * step))[idx_col(x)]); }
+    template <typename P> __device__ __forceinline__ D at(int y, int x, const P& src) const { return saturate_cast<D>(src(idx_row(y), idx_col(x))); }
+};
+template <typename D> struct BrdReplicate : optiml_border<D, optiml_replicate> { using optiml_border<D, optiml_replicate>::optiml_border; };
+template <typename D> struct BrdReflect101 : optiml_border<D, optiml_reflect101> { using optiml_border<D, optiml_reflect101>::optiml_border; };
+template <typename D> struct BrdReflect : optiml_border<D, optiml_reflect> { using optiml_border<D, optiml_reflect>::optiml_border; };
+template <typename D> struct BrdWrap : optiml_border<D, optiml_wrap> { using optiml_border<D, optiml_wrap>::optiml_border; };
+template <typename D> struct BrdConstant {
+    typedef D result_type;
+    int height;
+    int width;
+    D val;
+    __host__ __device__ __forceinline__ BrdConstant(int height_, int width_, const D& val_ = D()) : height(height_), width(width_), val(val_) {}
+    template <typename T> __device__ __forceinline__ D at(int y, int x, const T* data, size_t step) const { return x >= 0 && x < width && y >= 0 && y < height ? saturate_cast<D>(((const T*)((const char*)data + y * step))[x]) : val; }
+    template <typename P> __device__ __forceinline__ D at(int y, int x, const P& src) const { return x >= 0 && x < width && y >= 0 && y < height ? saturate_cast<D>(src(y, x)) : val; }
+};
+template <typename P, typename B> struct BorderReader {
+    typedef typename B::result_type elem_type;
+    typedef int index_type;
+    P ptr;
+    B b;
+    __host__ __device__ __forceinline__ BorderReader(const P& ptr_, const B& b_) : ptr(ptr_), b(b_) {}
+    __device__ __forceinline__ elem_type operator()(int y, int x) const { return b.at(y, x, ptr); }
+};
+
+// Which pixels count.
+struct WithOutMask {
+    __device__ __forceinline__ void next() const {}
+    __device__ __forceinline__ void setMask(int) const {}
+    __device__ __forceinline__ bool operator()(int, int) const { return true; }
+    __device__ __forceinline__ bool operator()(int, int, int) const { return true; }
+};
+struct SingleMask {
+    PtrStepb mask;
+    explicit __host__ __device__ __forceinline__ SingleMask(PtrStepb mask_) : mask(mask_) {}
+    __device__ __forceinline__ bool operator()(int y, int x) const { return mask.ptr(y)[x] != 0; }
+};
+
+// Atomics and votes by their names for old devices.
+struct Emulation {
+    static __device__ __forceinline__ int syncthreadsOr(int pred) { return __syncthreads_or(pred); }
+    struct smem {
+        template <typename T> static __device__ __forceinline__ T atomicInc(T* address, T val) { return ::atomicInc(address, val); }
+        template <typename T> static __device__ __forceinline__ T atomicAdd(T* address, T val) { return ::atomicAdd(address, val); }
+        template <typename T> static __device__ __forceinline__ T atomicMin(T* address, T val) { return ::atomicMin(address, val); }
+    };
+    struct glob {
+        template <typename T> static __device__ __forceinline__ T atomicAdd(T* address, T val) { return ::atomicAdd(address, val); }
+    };
+};
+template <typename T> __device__ __forceinline__ T shfl(T val, int lane, int width = 32) { return __shfl_sync(0xffffffffu, val, lane, width); }
+template <typename T> __device__ __forceinline__ T shfl_down(T val, unsigned int delta, int width = 32) { return __shfl_down_sync(0xffffffffu, val, delta, width); }
+template <typename T> __device__ __forceinline__ T shfl_up(T val, unsigned int delta, int width = 32) { return __shfl_up_sync(0xffffffffu, val, delta, width); }
 }  // namespace device
 using device::divUp;
 }  // namespace cuda

@@ -113,7 +113,7 @@ def _thread_is_moved(site: Site, found: Decoded) -> bool:
     return not any(text(n) in THREAD_NAMES for n in others())
 
 
-def _sums(site: Site, changed: set[str]) -> frozenset[str]:
+def _sums(site: Site, changed: frozenset[str]) -> frozenset[str]:
     """Locals that stay names in polynomials: those that are sums, such as the extent of an output."""
     scope = site.scope
     known = (

@@ -1,22 +1,33 @@
 """What locals stand for, over the kernel's parameters."""
 
 import re
+from collections import defaultdict
 
 from engine.cuda.questions import ArithmeticError_, declarators, evaluate, is_integer_type, strip, text, walk, written
-from engine.rewrite import Node, Site
+from engine.rewrite import Node, Site, once
 
 _MAX_SUBSTITUTIONS = 8
 
 
 def definition(site: Site, name: str) -> Node | None:
     """The initialiser of a local that is declared once in the kernel and never changed."""
-    found = []
+    found = _declared(site).get(name, [])
+    return found[0] if len(found) == 1 and name not in written(site.body) else None
+
+
+@once
+def _declared(site: Site) -> dict[str, list[Node | None]]:
+    """The initialisers of each local, None for a declaration without one or of an array, pointer or reference."""
+    found: defaultdict[str, list[Node | None]] = defaultdict(list)
     for node in walk(site.body):
         if node.type == "declaration":
-            found += [value for declared, value in declarators(node) if declared == name]
-            if any(text(n) == name for n in walk(node) if n.type == "identifier" and _declares(n)):
-                found += [None] if not any(d == name for d, _ in declarators(node)) else []
-    return found[0] if len(found) == 1 and name not in written(site.body) else None
+            plain = declarators(node)
+            for name, value in plain:
+                found[name].append(value)
+            others = {text(n) for n in walk(node) if n.type == "identifier" and _declares(n)}
+            for name in others - {name for name, _ in plain}:
+                found[name].append(None)
+    return found
 
 
 def _declares(node: Node) -> bool:

@@ -4,7 +4,9 @@ import re
 from collections.abc import Sequence
 
 from engine.cuda.kernel import Parameter
+from engine.errors import OptimlError
 from engine.rewrite import Edit, Site, Span
+from engine.spec.dtypes import parse_dtype
 
 _SIZES = {
     "char": 1, "signed char": 1, "unsigned char": 1, "int8_t": 1, "uint8_t": 1, "std::int8_t": 1, "std::uint8_t": 1,
@@ -26,6 +28,32 @@ def size_of(kind: str) -> int:
     return _SIZES[kind]
 
 
+def pack_size(site: Site, kind: str) -> int | None:
+    """Bytes of an element of a type that vectors may be made of; None where it has no more than one per 128 bits.
+
+    Other names for types, template parameters and CUDA's vector types have the size that the spec gives arrays of them.
+    """
+    known = element_size(site, kind)
+    if known is not None:
+        return known
+    step = site.spec.steps[site.step]
+    sizes = set()
+    for parameter, name in zip(site.kernel.parameters, step.arguments, strict=False):
+        if parameter.pointer and parameter.base == kind:
+            try:
+                sizes.add(parse_dtype(site.spec.argument(name).type).itemsize)
+            except (KeyError, OptimlError):
+                return None
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if size in (1, 2, 4, 8) and re.fullmatch(r"[A-Za-z_][\w:]*", kind) else None
+
+
+def pack_bytes(site: Site, kind: str, count: int) -> int | str:
+    """Bytes of a vector of `count` elements; a C expression for types that another build or instance may give another size."""
+    known = element_size(site, kind)
+    return known * count if known is not None else f"sizeof({kind}) * {count}"
+
+
 def widths(sizes: Sequence[int]) -> tuple[int, ...]:
     """Elements per vector worth trying for arrays with these element sizes: 128 bits of the widest type, then 64."""
     widest = max(sizes)
@@ -42,31 +70,36 @@ def packs(site: Site, kinds: Sequence[str], count: int, taken: Sequence[str] = (
     start = site.declaration_start
     indent = site.indent_at(site.kernel.span.start)
     for kind in dict.fromkeys(kinds):
-        base = "".join(part.capitalize() for part in re.findall(r"[A-Za-z0-9]+", kind)) + f"Pack{count}"
-        written = f"struct alignas({_SIZES[kind] * count}) {base} {{\n    {kind} at[{count}];\n}};"
+        base = "".join(part[0].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", kind)) + f"Pack{count}"
+        written = f"struct alignas({pack_bytes(site, kind, count)}) {base} {{\n    {kind} at[{count}];\n}};"
+        generic = kind in site.type_names
+        if generic:
+            written = f"template <typename {kind}>\n{written}"
         before = site.unit.data[:start].decode("utf-8", "replace").replace("\r\n", "\n")
         if re.sub(r"\s+", " ", written) in re.sub(r"\s+", " ", before):
-            named[kind] = base
+            named[kind] = f"{base}<{kind}>" if generic else base
             continue
-        named[kind] = site.fresh(base, taken)
-        definitions.append(written.replace(base, named[kind], 1))
+        name = site.fresh(base, taken)
+        named[kind] = f"{name}<{kind}>" if generic else name
+        definitions.append(written.replace(base, name, 1))
     joined = "\n\n".join(definitions).replace("\n", "\n" + indent)
     return named, [Edit(Span(start, start), joined + "\n\n" + indent)] if definitions else []
 
 
-def aligned(pointers: Sequence[tuple[str, int]]) -> str:
-    """A condition that holds when each pointer expression is a multiple of its number of bytes."""
+def aligned(pointers: Sequence[tuple[str, int | str]]) -> str:
+    """A condition that holds when each pointer expression is a multiple of its number of bytes (a power of two)."""
     terms = []
-    for size in sorted({s for _, s in pointers}, reverse=True):
+    for size in sorted({s for _, s in pointers}, key=lambda s: (isinstance(s, int), s), reverse=True):
         casts = [f"reinterpret_cast<size_t>({p})" for p, s in pointers if s == size]
-        terms.append(f"{casts[0]} % {size} == 0" if len(casts) == 1 else f"({' | '.join(casts)}) % {size} == 0")
+        whole = str(size) if isinstance(size, int) else f"({size})"
+        terms.append(f"{casts[0]} % {whole} == 0" if len(casts) == 1 else f"({' | '.join(casts)}) % {whole} == 0")
     return " && ".join(terms)
 
 
 def scalar_pointers(site: Site) -> dict[str, Parameter]:
-    """The kernel's pointer parameters to elements of known size, by name; not the volatile ones."""
+    """The kernel's pointer parameters to elements that vectors may be made of, by name; not the volatile ones."""
     return {
         p.name: p
         for p in site.kernel.parameters
-        if p.pointer and p.type.count("*") == 1 and "volatile" not in p.type and element_size(site, p.base) is not None
+        if p.pointer and p.type.count("*") == 1 and "volatile" not in p.type and pack_size(site, p.base) is not None
     }

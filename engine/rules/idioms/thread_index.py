@@ -29,9 +29,14 @@ class Index:
     declaration: Node
     alone: bool  # the only variable of its declaration
 
+    @property
+    def block(self) -> str:
+        """The block's number, in 64 bits where the index has them: it counts more elements than there are threads."""
+        return f"({self.type}) blockIdx.{self.axis}" if is_wide(self.type) else f"blockIdx.{self.axis}"
+
     def grid_stride(self, limit: str) -> str:
         """The head of a loop in which the grid's threads share out the elements below a limit; of an index along x, factor 1."""
-        start, step = f"blockIdx.x * {self.extent} + threadIdx.x", f"{self.extent} * gridDim.x"
+        start, step = f"{self.block} * {self.extent} + threadIdx.x", f"{self.extent} * gridDim.x"
         return f"for ({self.type} {self.name} = {start}; {self.name} < {limit}; {self.name} += {step}) {{"
 
 
@@ -55,6 +60,11 @@ class ThreadMap:
     def index(self, axis: Axis) -> Index | None:
         """The index of one axis."""
         return next((i for i in self.indices if i.axis == axis), None)
+
+
+def is_wide(kind: str) -> bool:
+    """Whether a type of whole numbers, as written, has 64 bits."""
+    return any(word in kind for word in ("64", "long", "size_t", "ptrdiff_t"))
 
 
 def global_axis(expression: Node) -> tuple[Axis, str, int] | None:

@@ -24,9 +24,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     sizes = (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), *own, ("thread_count", t.threads))
     lines = [f"constexpr int {name(key)} = {value};" for key, value in sizes]
     buffers = f"[{t.buffers}]" if t.buffers > 1 else ""
-    lines += [
-        f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}{p.extents(name)};" for p in parts
-    ]
+    lines += [f"alignas(16) __shared__ {p.type} {name(p.which + '_tile')}{buffers}{p.extents(name)};" for p in parts]
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
         *(matmul_tensor.place(t.across // 8, name, unit) if t.tensor else _thread_place(t, name)),
@@ -54,7 +52,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     write = _copied if t.copies else _plain if t.buffers == 1 else _ahead if t.ahead else _pipelined
     lines += write(form, t, parts, name, unit)
     if t.tensor:
-        roomier = max(parts, key=lambda p: p.elements)
+        roomier = max(parts, key=lambda p: p.bytes)
         lines += matmul_tensor.handing_on(name(roomier.which + "_tile"), t.buffers > 1, name, unit)
     return "\n".join(lines)
 
@@ -222,9 +220,13 @@ def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[
     a, b = parts
     if t.tensor:
         of = {"a": a, "b": b}
-        return matmul_tensor.multiply(
-            t.tm // 4, t.tn, lambda which, outer, at: of[which].element(buffer, outer, at, name), name, unit
-        )
+
+        def element(which: str, outer: str, at: str) -> str:
+            return of[which].element(buffer, outer, at, name)
+
+        if a.pairs:
+            return matmul_tensor.multiply_pairs(element, frozenset(p.which for p in parts if not p.flat), name, unit)
+        return matmul_tensor.multiply(t.tm // 4, t.tn, element, name, unit)
     k = name("k_in")
     body = []
     for p, count in ((a, "thread_m"), (b, "thread_n")):

@@ -16,6 +16,14 @@ _VECTORS = {
 _COPIED = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}  # bytes of an asynchronous copy
 _ZEROS = {"float": "0.0f", "double": "0.0", "int": "0", "unsigned": "0u", "unsigned int": "0u"}
 _PARTS = "xyzw"
+SIZES = {
+    "double": 8,
+    "long long": 8,
+    "unsigned long long": 8,
+    "int64_t": 8,
+    "uint64_t": 8,
+}  # bytes, of types that have not four
+PAIRED = 8  # elements of 16 bits in an asynchronous copy
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,18 @@ class Part:
     count: int
     depth: int
     flat: bool  # a row of the tile is a row of A (a column of B), not all elements of one k
+    pairs: bool  # the tile has the array's own elements of 16 bits, for tensor cores
 
     @property
-    def elements(self) -> int:
-        """The elements of one buffer of the tile."""
-        return self.outer * (self.depth + self.pad) if self.flat else self.depth * (self.outer + self.pad)
+    def type(self) -> str:
+        """The type of the tile's elements."""
+        return self.operand.element if self.pairs else self.operand.type
+
+    @property
+    def bytes(self) -> int:
+        """The size of one buffer of the tile. An unknown (template) type counts as four bytes: the compiler refuses what does not fit."""
+        elements = self.outer * (self.depth + self.pad) if self.flat else self.depth * (self.outer + self.pad)
+        return elements * (2 if self.pairs else SIZES.get(self.operand.type, 4))
 
     def extents(self, name: Callable[[str], str]) -> str:
         """The tile's extents in shared memory."""
@@ -102,15 +117,29 @@ class Part:
         return f"[{outer}][{k}{pad}]" if self.flat else f"[{k}][{outer}{pad}]"
 
     def element(self, buffer: str, outer: str, k: str, name: Callable[[str], str]) -> str:
-        """An element of the tile."""
-        return f"{name(self.which + '_tile')}{buffer}" + (f"[{outer}][{k}]" if self.flat else f"[{k}][{outer}]")
+        """An element of the tile.
+
+        Elements of 16 bits are in groups of eight, and rows of the tile that a warp reads together have theirs in another order: so its
+        loads touch every bank once, without padding.
+        """
+        far, near = (outer, k) if self.flat else (k, outer)
+        near = f"({near}) ^ ({far}) / 2 % 4 * 8" if self.pairs else near
+        return f"{name(self.which + '_tile')}{buffer}[{far}][{near}]"
 
 
-def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | None:
-    """The loading plan for one operand; None where the threads do not share the tile evenly."""
+def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling, pairs: bool) -> Part | None:
+    """The loading plan for one operand; None where the threads do not share the tile evenly.
+
+    With `pairs`, for tensor cores that multiply elements of 16 bits.
+    """
     outer = tiling.bm if which == "a" else tiling.bn
     run = tiling.bk if operand.along == "k" else outer
     vector, width = _VECTORS.get(operand.element, ("", 1))
+    if pairs:
+        if not tiling.copies or run % 32 or outer * tiling.bk % (tiling.threads * PAIRED):
+            return None
+        count = outer * tiling.bk // (tiling.threads * PAIRED)
+        return Part(operand, which, outer, 0, PAIRED, "", count, tiling.bk, operand.along == "k", pairs)
     if tiling.copies:
         if operand.conversion != "@" or operand.element not in _COPIED:
             return None
@@ -128,7 +157,7 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
     elif tiling.tm % 4 or tiling.tn % 4:
         pad = 1 if operand.along == "k" else 0
     count = outer * tiling.bk // (tiling.threads * width)
-    return Part(operand, which, outer, pad, width, vector, count, tiling.bk, flat)
+    return Part(operand, which, outer, pad, width, vector, count, tiling.bk, flat, pairs)
 
 
 def base(p: Part) -> str:
@@ -140,9 +169,22 @@ def copy_tile(form: Product, p: Part, first_k: str, buffer: str, name: Callable[
     outer, k = _place(p, name)
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     source, e = name("source"), name("e")
+    body = _source(form, p, first_k, outer, k, name)
+    if p.pairs:
+        body += [
+            f"{p.type}* const {name('place')} = &{p.element(buffer, outer, k, name)};",
+            f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
+            f"{unit}__pipeline_memcpy_async({name('place')}, {source}, 16);",
+            "} else {",
+            f"{unit}#pragma unroll",
+            f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+            f"{unit}{unit}{name('place')}[{e}] = {far} < {far_end} && {near} + {e} < {near_end} ? {source}[{e}] : {_zero(p)};",
+            f"{unit}}}",
+            "}",
+        ]
+        return _loop(p, body, name, unit)
     size = _COPIED[p.operand.element]
     inside = f"{far} < {far_end} && {near} < {near_end}"
-    body = _source(form, p, first_k, outer, k, name)
     if p.width == 1:
         place = f"&{p.element(buffer, outer, k, name)}"
         body.append(
@@ -264,7 +306,7 @@ def _elements(form: Product, p: Part, name: Callable[[str], str], unit: str) -> 
 
 
 def _zero(p: Part) -> str:
-    return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
+    return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>({'0.0f' if p.pairs else '0'})")
 
 
 def load_tile(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The product of two tiles on tensor cores, in single precision (`engine/rules/idioms/tensor_cores.py`)."""
+"""The product of two tiles on tensor cores (`engine/rules/idioms/tensor_cores.py`)."""
 
 from collections.abc import Callable
 
@@ -34,9 +34,24 @@ def multiply(down: int, across: int, element: Callable[[str, str, str], str], na
     return _section("multiply", name, unit, a_element=a, b_element=b, down=str(together))
 
 
+def multiply_pairs(element: Callable[[str, str, str], str], apart: frozenset[str], name: Names, unit: str) -> list[str]:
+    """As `multiply`, of tiles of 16-bit elements; in the tiles of `apart` neighbours along k are not next to each other."""
+    i, j, e, k = (name(n) for n in ("i", "j", "e", "k_in"))
+    group, member = name("group"), name("member")
+
+    def pair(which: str, outer: str, depth: str) -> str:
+        if which not in apart:
+            return f"*reinterpret_cast<const unsigned*>(&{element(which, outer, depth)})"
+        return f"{name('pair')}({element(which, outer, depth)}, {element(which, outer, f'{depth} + 1')})"
+
+    a = pair("a", f"{name('warp_row')} + {i} * 16 + {group} + {e} % 2 * 8", f"{k} + {member} * 2 + {e} / 2 * 8")
+    b = pair("b", f"{name('warp_col')} + {j} * 8 + {group}", f"{k} + {member} * 2 + {e} * 8")
+    return _section("multiply_pairs", name, unit, a_pair=a, b_pair=b)
+
+
 def handed_on(threads: int, across: int) -> int:
-    """The elements that `handing_on` takes of a tile, for `across` results of a thread in a row of its warp's."""
-    return threads * (2 * across + 2)
+    """The bytes that `handing_on` takes of a tile, for `across` results of a thread in a row of its warp's."""
+    return 4 * threads * (2 * across + 2)
 
 
 def handing_on(tile: str, buffered: bool, name: Names, unit: str) -> list[str]:
@@ -63,4 +78,6 @@ def _section(section: str, name: Names, unit: str, **values: str) -> list[str]:
     return written.removesuffix("\n").replace("    ", unit).split("\n")
 
 
-__all__ = ["PAD_ACROSS", "PAD_ALONG_K", "finite", "handed_on", "handing_on", "multiply", "place", "results", "sums"]
+__all__ = [
+    "PAD_ACROSS", "PAD_ALONG_K", "finite", "handed_on", "handing_on", "multiply", "multiply_pairs", "place", "results", "sums",
+]  # fmt: skip

@@ -9,11 +9,11 @@ from engine.cuda.syntax import walk
 from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import fits_bounds
-from engine.rules.idioms.tensor_cores import functions, worthwhile
+from engine.rules.idioms.tensor_cores import functions, pair_functions, paired, worthwhile
 from engine.rules.matmul import matmul_tensor
 from engine.rules.matmul.matmul_code import tile_body
 from engine.rules.matmul.matmul_form import Product, product
-from engine.rules.matmul.matmul_loads import Part, Tiling, indented, part
+from engine.rules.matmul.matmul_loads import SIZES, Part, Tiling, indented, part
 from engine.rules.matmul.matmul_mask import masks
 from engine.rules.matmul.matmul_results import WIDTH, Result, VectorStore, result, vector_store
 from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
@@ -44,6 +44,12 @@ _TENSOR_TILINGS = (
     Tiling(128, 128, 16, 16, 8, 2, copies=True, square=True, tensor=True),
     Tiling(128, 128, 8, 16, 4, 3, copies=True, square=True, tensor=True),
 )
+_PAIR_TILINGS = (
+    Tiling(128, 128, 32, 16, 8, 3, copies=True, square=True, tensor=True),
+    Tiling(128, 128, 32, 16, 4, 3, copies=True, square=True, tensor=True),
+    Tiling(64, 128, 32, 16, 4, 3, copies=True, square=True, tensor=True),
+    Tiling(64, 64, 32, 8, 4, 3, copies=True, square=True, tensor=True),
+)
 # What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
 _OPEN = {
     "bm": (32, 64, 128, 256), "bn": (32, 64, 128, 256), "bk": (8, 16, 32), "tm": (2, 4, 8, 16), "tn": (2, 4, 8, 16),
@@ -62,7 +68,10 @@ _TENSOR = (
     "tensor ? square && tm % 4 == 0 && tm * tn >= 32 : 1",
     "tensor ? buffers * (bk + 4) * max(bm, bn) >= (bm / tm) * (bn / tn) * (2 * tn + 2) : 1",
 )
-_SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
+_PAIRS = (
+    "tensor ? square && copies && bk == 32 && tm % 4 == 0 && tm * tn >= 32 : 1",
+    "tensor ? buffers * bk * max(bm, bn) >= 2 * (bm / tm) * (bn / tn) * (2 * tn + 2) : 1",
+)
 
 
 class MatmulTile:
@@ -75,7 +84,8 @@ class MatmulTile:
         found = _multiplication(site)
         if found is None:
             return
-        for order, tiling in enumerate(_TENSOR_TILINGS if _on_tensor_cores(found) else ()):
+        tilings = _PAIR_TILINGS if found.pairs else _TENSOR_TILINGS if found.tensor else ()
+        for order, tiling in enumerate(tilings):
             yield from _proposals(found, tiling, 0.96 - 0.03 * order)
         for order, tiling in enumerate(_TILINGS):
             yield from _proposals(found, tiling, 0.95 - 0.03 * order)
@@ -93,16 +103,17 @@ class MatmulTile:
             )  # fmt: skip
             return next(_proposals(found, tiling, 0.5), None)
 
-        size = max(_SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
-        tensor = _on_tensor_cores(found)
+        size = max(SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
+        tensor = found.tensor or found.pairs
         shared = "buffers * bk * (bm + bn + 8) + (tn % 4 == 0 && bn >= 64 ? 4 * (bm / tm) * (bn / tn) : 0)"
         if tensor:
-            shared = f"tensor ? buffers * (bk + 4) * (bm + bn) : {shared}"
+            tiles = "buffers * bk * (bm + bn) / 2" if found.pairs else "buffers * (bk + 4) * (bm + bn)"
+            shared = f"tensor ? {tiles} : {shared}"
         yield Family(
             self.name, self.summary, {**_OPEN, "tensor": (0, 1)} if tensor else _OPEN,
             (
                 *_EVEN,
-                *(_TENSOR if tensor else ()),
+                *(_PAIRS if found.pairs else _TENSOR if tensor else ()),
                 f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
                 f"({shared}) * {size} <= {site.target.shared_per_block}",
             ),
@@ -119,6 +130,20 @@ class _Multiplication:
     batches: tuple[str, ...]
     untiled: Untiled | None
 
+    @property
+    def pairs(self) -> bool:
+        """Whether tensor cores multiply the factors as they are, of 16 bits, for sums in single precision."""
+        form = self.form
+        elements, types = {form.a.element, form.b.element}, {form.accumulator, form.a.type, form.b.type}
+        own = len(elements) == 1 and types == {"float"} and not form.alone
+        return own and paired(form.a.element, self.site.target.arch)
+
+    @property
+    def tensor(self) -> bool:
+        """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
+        types = {self.form.accumulator, self.form.a.type, self.form.b.type}
+        return not self.form.alone and types == {"float"} and worthwhile(self.site.target.arch)
+
 
 def _multiplication(site: Site) -> _Multiplication | None:
     """The product that the kernel computes, with or without tiles in shared memory; None where it computes none."""
@@ -132,24 +157,16 @@ def _multiplication(site: Site) -> _Multiplication | None:
     return _Multiplication(shown, replace(form, masks=masks(shown, form)), batches, other)
 
 
-def _on_tensor_cores(found: _Multiplication) -> bool:
-    """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
-    form = found.form
-    types = {form.accumulator, *(o.type for o in (form.a, form.b))}
-    return not form.alone and types == {"float"} and worthwhile(found.site.target.arch)
-
-
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposals:
     """The proposal of one tiling, if it can be written."""
     site, form, batches = found.site, found.form, found.batches
     if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
         return
-    a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
+    pairs = tiling.tensor and found.pairs
+    a, b = part(form.a, "a", tiling, pairs), part(form.b, "b", tiling, pairs)
     if a is None or b is None or _shared_bytes(form, tiling, (a, b)) > site.target.shared_per_block:
         return
-    if tiling.tensor and max(a.elements, b.elements) * tiling.buffers < matmul_tensor.handed_on(
-        tiling.threads, tiling.tn
-    ):
+    if tiling.tensor and max(a.bytes, b.bytes) * tiling.buffers < matmul_tensor.handed_on(tiling.threads, tiling.tn):
         return
     if form.alone and not _holds(tiling, site.configs_after({}) or ()):
         return
@@ -158,7 +175,8 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposal
     launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
     results = f"{tiling.tm}x{tiling.tn} results per thread"
     if tiling.tensor:
-        results = f"{4 * tiling.tm}x{8 * tiling.tn} results per warp on tensor cores (three products in TF32)"
+        how = "" if pairs else " (three products in TF32)"
+        results = f"{4 * tiling.tm}x{8 * tiling.tn} results per warp on tensor cores{how}"
     staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     staged += ", none where a mask empties the tile" if form.masks else ""
@@ -206,9 +224,8 @@ def _batches(site: Site) -> tuple[str, ...] | None:
 
 
 def _shared_bytes(form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
-    # An unknown (template) type counts as four bytes: the compiler refuses what does not fit.
-    tiles = sum(tiling.buffers * p.elements * _SIZES.get(p.operand.type, 4) for p in parts)
-    return tiles + tiling.threads * tiling.exchanged * _SIZES.get(form.accumulator, 4)
+    tiles = sum(tiling.buffers * p.bytes for p in parts)
+    return tiles + tiling.threads * tiling.exchanged * SIZES.get(form.accumulator, 4)
 
 
 def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
@@ -222,12 +239,16 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
     kept = _kept(form, body)
     store = vector_store(site, form, kept) if form.alone and not tiling.exchanged and tiling.tn % WIDTH == 0 else None
-    used = _used(_Using(site, form, tiling, kept, name), store)
+    used = _used(_Using(site, form, tiling, parts[0].pairs, kept, name), store)
     blocks.append(reindent(used, "", indent))
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     header = "cuda_pipeline.h" if tiling.copies else None
-    edits += site.define(functions(name), header) if tiling.tensor else site.include(header)
-    bounds = _bounds(site, tiling)
+    if tiling.tensor:
+        written = pair_functions(form.a.element, name) if parts[0].pairs else functions(name)
+        edits += site.define(written, header)
+    else:
+        edits += site.include(header)
+    bounds = _bounds(site, tiling, parts)
     return [bounds, *edits] if bounds is not None else edits
 
 
@@ -238,6 +259,7 @@ class _Using:
     site: Site
     form: Product
     tiling: Tiling
+    pairs: bool
     kept: list[Node]
     name: Callable[[str], str]
 
@@ -299,8 +321,8 @@ def _used(using: _Using, store: VectorStore | None) -> str:
 def _used_on_tensor_cores(using: _Using, one: Result) -> str:
     """The loops in which a warp's results are used, or computed by the author's loop.
 
-    That computes them where one is infinite or no number: a part of a factor may overflow where the factor does not, and the other
-    part of an infinite factor is no number.
+    That computes them where one is infinite or no number and factors are in single precision: a part of a factor may overflow where
+    the factor does not, and the other part of an infinite factor is no number.
     """
     form, name, unit = using.form, using.name, using.site.indent_unit
 
@@ -313,6 +335,9 @@ def _used_on_tensor_cores(using: _Using, one: Result) -> str:
     at, per = name("at"), name("warp_n")
     taken = f"const {form.accumulator} {name('result')} = {one.value};"
     fast = [*places(one.row, one.column), taken, *using.statements(name("result"))]
+    loops = [*one.opening, *indented(fast, unit * one.depth), *(f"{unit * n}}}" for n in reversed(range(one.depth)))]
+    if using.pairs:
+        return "\n".join(loops)
     slow = [
         *places(f"{name('warp_row')} + {at} / {per}", f"{name('warp_col')} + {at} % {per}"),
         *using.statements(None),
@@ -320,7 +345,7 @@ def _used_on_tensor_cores(using: _Using, one: Result) -> str:
     return "\n".join([
         *matmul_tensor.finite(name, unit),
         f"if (__all_sync(0xffffffffu, {name('finite')})) {{",
-        *indented([*one.opening, *indented(fast, unit * one.depth), *(f"{unit * n}}}" for n in reversed(range(one.depth)))], unit),
+        *indented(loops, unit),
         "} else {  // parts of factors overflow where factors do not",
         f"{unit}for (int {at} = {name('tid')} % 32; {at} < {name('warp_m')} * {per}; {at} += 32) {{",
         *indented(slow, unit * 2),
@@ -362,19 +387,20 @@ def _changes(form: Product, statement: Node, added: str | None) -> list[tuple[in
     return changes
 
 
-def _bounds(site: Site, tiling: Tiling) -> Edit | None:
+def _bounds(site: Site, tiling: Tiling, parts: tuple[Part, Part]) -> Edit | None:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use.
 
     With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers. Of blocks of 128
     threads three fit with 168 registers; four would spill. A product of its own for each small block is bound by memory: left alone, the
-    compiler loads so far ahead that few blocks fit.
+    compiler loads so far ahead that few blocks fit. Elements of 16 bits that are put together in pairs take more than there are for two.
     """
     if site.kernel.limits_registers:
         return None
     resident = {(64, 256): 2, (64, 128): 3, (16, 64): 16 if tiling.bk <= 16 else 12}
     if tiling.tensor:
         resident |= {(128, 128): 2, (32, 256): 2, (32, 128): 4}
-    found = resident.get((tiling.tm * tiling.tn, tiling.threads))
+    apart = any(p.pairs and not p.flat for p in parts)
+    found = resident.get((tiling.tm * tiling.tn, tiling.threads)) if not apart else None
     blocks = f", {found}" if found else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
     bounds = f"__launch_bounds__({tiling.threads}{blocks}) "

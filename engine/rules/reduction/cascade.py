@@ -158,7 +158,7 @@ def _edits(site: Site, bringing: _Bringing, blocks: int, threads: int) -> Edits 
         f"{outer}{bringing.place} = {total};",
     ]
     body = site.in_file(Edit(Span(index.declaration.start_byte, store.end_byte), "\n".join(lines)))
-    return merge(body, site.launch_edits(grid=[at_most(site, {bringing.size}, blocks, threads)]))
+    return merge(body, site.launch_edits(grid=[at_most(site, {(bringing.size, threads)}, blocks)]))
 
 
 def _known_choices(bringing: _Bringing) -> list[tuple[int, int, str]]:

@@ -1,10 +1,11 @@
 """Pointer parameters, and the local pointers that a kernel derives from them."""
 
-from engine.cuda.questions import names, operands, pure, text, walk
-from engine.rewrite import Site
+from engine.cuda.questions import assigned, names, operands, pure, text, walk
+from engine.rewrite import Site, once
 from engine.rules.idioms import scalar_pointers
 
 
+@once
 def row_pointers(site: Site) -> dict[str, tuple[str, str]]:
     """Pointer parameters and local pointers derived from them: name to (element type, parameter)."""
     parameters = scalar_pointers(site)
@@ -32,14 +33,5 @@ def row_pointers(site: Site) -> dict[str, tuple[str, str]]:
                 declared.append(text(name_node))
                 found[text(name_node)] = (found[root][0], found[root][1])
     twice = {n for n in declared if declared.count(n) > 1 or n in parameters}
-    reassigned = {n for n in found if _reassigned(site, n)}
+    reassigned = {text(target) for node in walk(site.body) if (target := assigned(node)) is not None}
     return {n: v for n, v in found.items() if n not in twice | reassigned}
-
-
-def _reassigned(site: Site, name: str) -> bool:
-    for node in walk(site.body):
-        if node.type in ("assignment_expression", "update_expression"):
-            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
-            if target is not None and text(target) == name:
-                return True
-    return False

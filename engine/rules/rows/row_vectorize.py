@@ -3,19 +3,31 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
-from engine.cuda.questions import assigned, declarators, index_of, is_target, pure, unconditional, written
+from engine.cuda.questions import declarators, index_of, is_target, pure, unconditional, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
 from engine.rewrite.wording import factor_text
-from engine.rules.idioms import StrideLoop, aligned, definition, global_axis, packs, size_of, stride_loop, widths
+from engine.rules.idioms import (
+    StrideLoop,
+    aligned,
+    definition,
+    global_axis,
+    in_parameters,
+    packs,
+    stride_loop,
+    widths,
+)
+from engine.rules.idioms.packs import pack_bytes, pack_size
+from engine.rules.idioms.shared_elements import combining, counters, lasting, orderless, own_elements
 from engine.rules.rows.row_pointers import row_pointers
 
 T = TypeVar("T")
 
+_LANE = re.compile(r"threadIdx\.x(?:%(\w+)|&\((\w+)-1\)|&(31))")
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
-_EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
 _MAX_POINTERS = 4
 _MEETING = re.compile(
     r"__shfl|__sync|__ballot|__any|__all|__reduce|__match|atomic|(?:cg::|cooperative_groups::)?(?:reduce|sync)"
@@ -109,10 +121,12 @@ def shared_by(site: Site, first: Node, step: str) -> str:
     blocks = {c.block for c in site.configs}
     width = blocks.pop() if len(blocks) == 1 else (0, 0, 0)
     flat = width[1:] == (1, 1)
-    if written_start == "threadIdx.x" and (step == "blockDim.x" or (step == str(width[0]))):
+    value = site.value_of(step)
+    if written_start == "threadIdx.x" and (step == "blockDim.x" or value == width[0]):
         return "block"
-    lanes = {"threadIdx.x%32", "threadIdx.x&31", "threadIdx.x%warpSize", "threadIdx.x&(warpSize-1)"}
-    if written_start in lanes and step in ("32", "warpSize") and flat and width[0] % 32 == 0:
+    lane = _LANE.fullmatch(written_start)
+    lanes = (32 if lane[3] else site.value_of(lane[1] or lane[2])) if lane is not None else 0
+    if lanes == value == 32 and flat and width[0] % 32 == 0:
         return "warp"
     shape = global_axis(start) if start is not None else None
     if shape is not None and shape[0] == "x" and shape[2] == 1:
@@ -137,12 +151,12 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
     found: list[list[RowUse]] = []
     for loop in loops:
         leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
-        if leaves or not site.local_only(loop.body, _counters(loop.body)):
+        if leaves or not site.local_only(loop.body, counters(loop.body)):
             return None
-        uses = _uses(loop, pointers)
-        if uses is None or (together and not _orderless(loop)):
+        uses = _uses(site, loop, pointers)
+        if uses is None or (together and not orderless(loop, combining(body))):
             return None
-        if together and not _meets(site) and _lasting(loop):
+        if together and not _meets(site) and lasting(loop):
             return None  # each thread's own result would be made of other elements
         here = {u.key for u in uses if unconditional(u.node, loop.body)}
         if {u.key for u in uses if u.stored} - here:
@@ -155,25 +169,20 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
     invariants = set().union(
         *(set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
     )
+    later = {n: value for n in invariants if (value := _later(site, n, loops[0].node)) is not None}
+    invariants = (invariants - later.keys()).union(*(names(value) for value in later.values()))
     if not _available(site, invariants | names(loops[0].start) | names(loops[0].bound), loops[0].node):
         return None
     if roots_written and not site.pointers_distinct:
         return None
     if together and roots_written and not _contained(body, loops, found, pointers, roots_written):
         return None
-    if together and any(_local_arrays(loop, pointers) for loop in loops):
+    if together and not own_elements(body, loops, pointers):
         return None
     return found
 
 
-def _counters(body: Node) -> frozenset[str]:
-    """Atomics whose result nobody uses: their order does not matter."""
-    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).startswith("atomic")]
-    used = {called(n) for n in calls if n.parent is None or n.parent.type != "expression_statement"}
-    return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
-
-
-def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
+def _uses(site: Site, loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse] | None:
     """Accesses at `base + variable` with an invariant base. None where a stored array is used in another way."""
     changed = written(loop.body)
     declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
@@ -209,15 +218,26 @@ def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[RowUse
                 continue
             kind = pointers[text(node)][0]
             base = " + ".join(text(t) for t in rest)
-            found.append(RowUse(parent, text(node), base, kind, size_of(kind), is_target(parent)))
+            found.append(RowUse(parent, text(node), base, kind, pack_size(site, kind) or 0, is_target(parent)))
     stored = {pointers[u.pointer][1] for u in found if u.stored}
     counted = {pointers[n][1] for n in changed if n in pointers and _only_counted(loop.body, n)}
     if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
         return None
     for root in stored:
-        if len({u.key for u in found if pointers[u.pointer][1] == root}) != 1:
+        bases = {u.key: u.base for u in found if pointers[u.pointer][1] == root}
+        if len(bases) != 1 and not _apart(site, loop, bases):
             return None
     return found if len({u.key for u in found}) <= _MAX_POINTERS else None
+
+
+def _apart(site: Site, loop: StrideLoop, bases: Mapping[tuple[str, str], str]) -> bool:
+    """Whether accesses through one pointer are further from each other than the loop is long."""
+    bound = in_parameters(site, loop.bound)
+    length = site.value_of(bound) if bound is not None else None
+    places = sorted(place for base in bases.values() if (place := site.value_of(base or "0")) is not None)
+    if length is None or len(places) != len(bases) or len({pointer for pointer, _ in bases}) != 1:
+        return False
+    return all(b - a >= length for a, b in pairwise(places))
 
 
 def _only_counted(body: Node, array: str) -> bool:
@@ -238,45 +258,21 @@ def _only_counted(body: Node, array: str) -> bool:
 
 def _meets(site: Site) -> bool:
     """Whether threads may put together what each of them found: by shared memory, shuffles, atomics, or in a function."""
-    functions = {f.name for f in site.unit.functions} | site.function_macros.keys()
+    functions = {f.name for unit in (site.unit, *site.headers) for f in unit.functions} | site.function_macros.keys()
     return bool(site.kernel.shared) or any(_MEETING.match(c) or c in functions for c in site.kernel.calls)
 
 
-def _lasting(loop: StrideLoop) -> bool:
-    """Whether the loop changes a scalar that lives longer than an iteration."""
-    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
-    targets = (strip(t) for n in walk(loop.body) if (t := assigned(n)) is not None)
-    return any(t.type == "identifier" and text(t) not in declared for t in targets)
+def _begin(site: Site, use: RowUse, at: Node) -> str:
+    """The address of a use's first element where `at` stands, before which its pointer may not be declared yet."""
+    value = _later(site, use.pointer, at)
+    return use.address if value is None else f"{text(value)} + {use.base}" if use.base else text(value)
 
 
-def _orderless(loop: StrideLoop) -> bool:
-    """Whether scalars that live longer than an iteration are only summed, multiplied, or replaced by their extremum."""
-    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
-    for node in walk(loop.body):
-        if node.type == "update_expression":
-            target = node.child_by_field_name("argument")
-            if target is not None and target.type == "identifier" and text(target) not in declared:
-                return False
-        if node.type != "assignment_expression":
-            continue
-        sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if sign is None or left is None or right is None or left.type != "identifier" or text(left) in declared:
-            continue
-        name = text(left)
-        if text(sign) in ("+=", "*=") and name not in names(right):
-            continue
-        if text(sign) != "=":
-            return False
-        sums = [text(t) for t in operands(right, "+")]
-        if sums.count(name) == 1 and len(sums) > 1 and "".join(sums).count(name) == 1:
-            continue
-        function = right.child_by_field_name("function") if right.type == "call_expression" else None
-        arguments = right.child_by_field_name("arguments")
-        if function is None or arguments is None or text(function) not in _EXTREMA:
-            return False
-        if [text(a) for a in children(arguments)].count(name) != 1:
-            return False
-    return True
+def _later(site: Site, name: str, at: Node) -> Node | None:
+    """What a pointer is defined as that is declared behind the node; None for others."""
+    found = [d for d in site.scope.declared.get(name, []) if d.shape == "pointer" and not site.scope.changed(d)]
+    behind = len(found) == 1 and found[0].node.start_byte > at.start_byte
+    return found[0].value if behind else None
 
 
 def _available(site: Site, wanted: set[str], at: Node) -> bool:
@@ -329,16 +325,6 @@ def _contained(
     return True
 
 
-def _local_arrays(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> bool:
-    """Whether the loop indexes shared or local arrays by its variable: which thread owns an element matters then."""
-    for node in walk(loop.body):
-        if node.type == "subscript_expression":
-            array = node.child_by_field_name("argument")
-            if array is not None and text(array) not in pointers and loop.variable in names(node):
-                return True
-    return False
-
-
 def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], count: int) -> Edits | None:
     taken: list[str] = []
 
@@ -353,7 +339,8 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
     first = loops[0]
     unit = site.indent_unit
-    condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
+    addresses = dict.fromkeys((_begin(site, u, first.node), pack_bytes(site, u.kind, count)) for u in flat)
+    condition = aligned(list(addresses))
     # Nothing is left for the vectors where an address is odd: the scalar loop then does all.
     indent = site.indent_at(first.node.start_byte)
     start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "

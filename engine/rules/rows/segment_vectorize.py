@@ -9,6 +9,7 @@ from functools import partial
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal
 from engine.rules.idioms import StrideLoop, aligned, definition, packs, widths, with_pragma
+from engine.rules.idioms.packs import pack_bytes
 from engine.rules.rows import row_vectorize
 from engine.rules.rows.row_vectorize import RowUse, VectorLoop
 
@@ -86,7 +87,7 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
     begin, end, flag = name_for("begin"), name_for("end"), name_for("aligned")
     named = {key: name_for(f"{key[0]}_pack") for key in dict.fromkeys(u.key for u in flat)}
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
-    condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
+    condition = aligned(list(dict.fromkeys((u.address, pack_bytes(site, u.kind, count)) for u in flat)))
     shift = count.bit_length() - 1
     for number, (segment, uses) in enumerate(zip(segments, found, strict=True)):
         loop = segment.loop

@@ -26,3 +26,14 @@ __device__ __forceinline__ float $name(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y * 0.693147181f;
 }
+//: tanhf
+// The hyperbolic tangent by a fast exponential.
+__device__ __forceinline__ float $name(float x) {
+    return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
+}
+//: coshf
+// The hyperbolic cosine by a fast exponential.
+__device__ __forceinline__ float $name(float x) {
+    const float e = __expf(fabsf(x));
+    return 0.5f * (e + __fdividef(1.0f, e));
+}

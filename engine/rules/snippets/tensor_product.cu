@@ -48,6 +48,30 @@ for (int $i = 0; $i < $warp_m / 16; $i += $down) {
         }
     }
 }
+//: multiply_pairs
+#pragma unroll
+for (int $k_in = 0; $k_in < $tile_k; $k_in += 16) {
+    unsigned $b_pairs[$warp_n / 8][2];
+    #pragma unroll
+    for (int $j = 0; $j < $warp_n / 8; ++$j) {
+        #pragma unroll
+        for (int $e = 0; $e < 2; ++$e) {
+            $b_pairs[$j][$e] = $b_pair;
+        }
+    }
+    #pragma unroll
+    for (int $i = 0; $i < $warp_m / 16; ++$i) {
+        unsigned $a_pairs[4];
+        #pragma unroll
+        for (int $e = 0; $e < 4; ++$e) {
+            $a_pairs[$e] = $a_pair;
+        }
+        #pragma unroll
+        for (int $j = 0; $j < $warp_n / 8; ++$j) {
+            $product($sums[$i][$j], $a_pairs, $b_pairs[$j]);
+        }
+    }
+}
 //: handing_on
 __syncthreads();  // the place of the tiles serves to hand on results
 float (*const $out_tile)[8][$warp_n + 8] = reinterpret_cast<float (*)[8][$warp_n + 8]>(&$tile$first[0][0]);

@@ -101,9 +101,10 @@ class InteriorPeel(MatchedRule[Interior]):
 
 def _test(site: Site, scope: Scope, node: Node) -> _Test | None:
     """The node as something that is done, or has a value, where neighbours exist; None where it is something else."""
-    condition, then = (node.child_by_field_name(f) for f in ("condition", "consequence"))
-    otherwise = node.child_by_field_name("alternative")
-    if condition is None or then is None or node.type not in ("if_statement", "conditional_expression"):
+    if node.type not in ("if_statement", "conditional_expression"):
+        return None
+    condition, then, otherwise = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
+    if condition is None or then is None:
         return None
     if node.type == "if_statement" and otherwise is not None:
         return None

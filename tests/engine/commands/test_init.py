@@ -212,3 +212,19 @@ def test_a_draft_is_read_back_by_any_of_a_kernels_names(name: str, form: Form, t
     lines = "".join(f"// optiml: {line}\n" for key, line in lines_of(made.text).items() if key != "file")
     spec = maker.read_back(file, name, lines)
     assert (spec.kernel.rpartition("::")[2], spec.steps[0].template_args) == ("scale", "float")
+
+
+def test_a_reason_names_the_values_that_the_draft_assumed(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(
+        CODE.replace("int n) {", "int n, float s) {").replace("2 * x[i]", "s * x[i]").replace("n);", "n, 2);")
+    )
+    why = "case n=1: the original kernel fails: reads x[3], which has 1 element"
+    monkeypatch.setattr("engine.commands.init._refusal", lambda *_: (why, ""))
+    assert main(["init", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert f"{why}; the draft assumed s = 0.75: write the values that the program passes" not in said  # 2 is passed
+    file.write_text(file.read_text().replace("n, 2);", "n, given());"))
+    assert main(["init", str(file)]) == 1
+    assert f"{why}; the draft assumed s = 0.75: write the values that the program passes" in capsys.readouterr().err

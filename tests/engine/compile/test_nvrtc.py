@@ -310,3 +310,10 @@ def test_constant_variables_are_found_with_their_sizes(compiler: NvrtcCompiler, 
     assert [size for _, size in binary.constants] == [12, 16, 4]
     assert [name.rpartition("filter")[2] for name, _ in binary.constants] == ["4tapsE", "5shapeE", "6unusedE"]
     assert compiler.compile(translation).constants == binary.constants  # from the cache
+
+
+def test_as_many_compilers_start_as_there_are_cores_for_this_process(monkeypatch):
+    """A search that has a part of a machine's cores started one for each core of the machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 7})
+    with NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox()) as compiler:
+        assert compiler._jobs == 3

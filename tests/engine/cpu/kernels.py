@@ -24,6 +24,12 @@ class Honest:
     orders: tuple[int, ...] = field(default=(0, 1, 2, 3))
 
 
+def _words(values: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
+    """Pairs of numbers of 16 bits, as words."""
+    halves = values.astype(np.float16).view(np.uint16) if kind == "f16" else values.view(np.uint32) >> 16
+    return halves.astype(np.uint16).view(np.uint32)
+
+
 def _normal(n: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
 
@@ -254,6 +260,21 @@ __global__ void product(const float* a, const float* b, float* c) {
 }
 """
 
+# As TF32_PTX, with pairs of elements: 16 x 16 times 16 x 8, the second column after column.
+PAIRS_PTX = """
+__global__ void product(const unsigned* a, const unsigned* b, float* c) {
+  const int row = threadIdx.x / 4, column = threadIdx.x % 4;
+  unsigned left[4], right[2];
+  for (int e = 0; e < 4; ++e) left[e] = a[(row + e % 2 * 8) * 8 + column + e / 2 * 4];
+  for (int e = 0; e < 2; ++e) right[e] = b[row * 8 + column + e * 4];
+  float sum[4] = {};
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.KIND.KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+  for (int e = 0; e < 4; ++e) c[(row + e / 2 * 8) * 8 + column * 2 + e % 2] = sum[e];
+}
+"""
+
 DOUBLE_BUFFER = """
 template <typename T, int B>
 __global__ void window(const T* __restrict__ x, T* __restrict__ y, int tiles) {
@@ -362,6 +383,8 @@ def honest() -> dict[str, Honest]:
     wide = (bf.astype(np.uint32) << 16).view(np.float32)
     left, right = np.round(_normal(32 * 48, 6) * 8).astype(np.float16), np.round(x[: 16 * 48] * 8).astype(np.float16)
     product = left.reshape(32, 48).astype(np.float32) @ right.reshape(16, 48).astype(np.float32).T
+    pairs = np.round(_normal(384, 9) * 8).astype(np.float32)
+    pairs[:16] *= np.float32(2.0**-24)  # below half precision's normal numbers
     whole, fine = np.round(x[:128] * 8).astype(np.float32), rows[:128]
     coarse = (fine.view(np.uint32) & 0xFFFFE000).view(np.float32)
     sums = [f.reshape(8, 16).T @ whole.reshape(8, 16) for f in (coarse, fine)]
@@ -408,6 +431,10 @@ def honest() -> dict[str, Honest]:
         "TF32 in PTX": Honest(TF32_PTX, "product", launch(1, 32), [("a", "in", fine), ("b", "in", whole[:64]),
                               ("c", "out", np.zeros(128, np.float32))],
                               {"c": (coarse.reshape(16, 8) @ whole[:64].reshape(8, 8) + 2).ravel()}),
+        **{f"{kind} in PTX": Honest(PAIRS_PTX.replace("KIND", kind), "product", launch(1, 32), [
+                              ("a", "in", _words(pairs[:256], kind)), ("b", "in", _words(pairs[256:], kind)),
+                              ("c", "out", np.zeros(128, np.float32))],
+                              {"c": (pairs[:256].reshape(16, 16) @ pairs[256:].reshape(8, 16).T).ravel()}) for kind in ("f16", "bf16")},
         "double buffer": Honest(DOUBLE_BUFFER, "window<float, 64>", launch(1, 64), [("x", "in", x[:640]),
                                 ("y", "out", np.zeros(64, np.float32)), ("tiles", "scalar", _n(10))],
                                 {"y": np.roll(x[:640].reshape(10, 64).sum(0), -1)}, 1e-4),

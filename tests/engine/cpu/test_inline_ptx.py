@@ -30,7 +30,7 @@ def test_a_macro_keeps_its_continuations() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%0,%0,%0}, {%1}, {%1}, {%0};",
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%0}, {%1}, {%1}, {%0};",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %0, %0, %0}, [%1];",
         "fma.rn.f16x2 %0, %1, %1, %1;",
     ],

@@ -193,8 +193,10 @@ def test_a_huge_command_ends(root: Path) -> None:
     assert words_of("a 'b") is None
 
 
-def test_a_source_that_includes_nothing_is_compiled_through_the_one_that_includes_it(root: Path) -> None:
-    (root / "src" / "part.cu").write_text("__global__ void p(real *x) { x[threadIdx.x] = WIDTH; }\n")
+def test_a_source_that_includes_nothing_of_its_own_is_compiled_through_the_one_that_includes_it(root: Path) -> None:
+    (root / "src" / "part.cu").write_text(
+        "#include <stdio.h>\n__global__ void p(real *x) { x[threadIdx.x] = WIDTH; }\n"
+    )
     assert compile_command(root, "src/part.cu").unit == ""
     (root / "src" / "main.cu").write_text('#define WIDTH 8\ntypedef float real;\n#include "part.cu"\nint main() {}\n')
     (root / "src" / "test.cu").write_text('#include "k.cu"\n')

@@ -5,6 +5,7 @@ import pytest
 from engine.cuda.edit import edit_program
 from engine.cuda.host_scope import UnknownName
 from engine.cuda.launch import block_constants, relaunch, set_constant, sites
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
@@ -331,3 +332,34 @@ def test_definitions_that_double_at_each_step_end_soon():
         with pytest.raises(SourceError, match="too many steps"):
             evaluate(large, spec(), 0, {"n": 1000})
         assert time.process_time() - begin < 1
+
+
+def test_a_launch_through_a_pointer_that_a_switch_chooses_is_read():
+    code = b"""
+__global__ void one(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }
+__global__ void two(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 2; }
+void run(float* x, int n, int which) {
+    void (*kernel)(float*, int);
+    for (int k = 0; k < which; ++k) {
+        switch (k) {
+        case 0:
+            kernel = &one;
+            break;
+        case 1:
+            kernel = &two;
+            break;
+        }
+        kernel<<<(n + 31) / 32, 32>>>(x, n);
+    }
+}
+void other(float* x, int n) {
+    void (*kernel)(float*, int) = &one;
+    kernel = &two;
+    kernel<<<1, 64>>>(x, n);
+}
+"""
+    program = Program({"k.cu": code}, "k.cu")
+    for name in ("one", "two"):
+        lines = [(site.line, site.kernel) for site in readable_sites(program, name)]
+        assert (15, name) in lines
+    assert all(site.line != 21 for site in readable_sites(program, "one"))

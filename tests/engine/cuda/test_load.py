@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.cuda.load import load_program, read_below, repository_root, resolve_include
+from engine.cuda.slice import device_slice
 from engine.errors import SourceError, UsageError
 
 KERNEL = b"__global__ void k(float* x, int n) { x[0] = n; }\n"
@@ -109,6 +110,26 @@ def test_a_launch_elsewhere_of_a_kernel_launched_here_counts_where_it_can_mean_i
     (repository / "c.cu").write_bytes(b"__global__ void k(float* x, int n);\nvoid f(float* x) { k<<<5, 6>>>(x, 1); }\n")
     (repository / "d.cu").write_bytes(b'#include "a.cu"\nvoid f(float* x) { k<<<7, 8>>>(x, 1); }\n')
     assert set(load_program(repository / "a.cu").files) == {"a.cu", "c.cu", "d.cu"}
+
+
+def test_a_header_that_only_the_build_knows_is_the_nearest_of_its_name(repository: Path) -> None:
+    for path, text in {
+        "src/cuda/includes/kernels.h": "// near\n",
+        "src/other/kernels.h": "// far\n",
+        "src/cuda/a/twice.h": "// 1\n",
+        "src/cuda/b/twice.h": "// 2\n",
+        "src/other/lib/part.h": "// of a folder\n",
+        "src/other/cuda_runtime.h": "// not CUDA's\n",
+        "src/cuda/k.cu": '#include "kernels.h"\n#include "twice.h"\n#include "lib/part.h"\n#include "cuda_runtime.h"\n'
+        "#include <other.h>\n__global__ void k() {}\n",
+        "src/other/other.h": "// a system's\n",
+    }.items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(text)
+    program = load_program(repository / "src/cuda/k.cu")
+    assert set(program.files) == {"src/cuda/k.cu", "src/cuda/includes/kernels.h", "src/other/lib/part.h"}
+    sliced = device_slice(program, ["k"], root=repository)
+    assert not set(sliced.system) & {"kernels.h", "lib/part.h"}
 
 
 def test_headers_above_are_found_without_the_compile_command(repository: Path) -> None:

@@ -6,7 +6,7 @@ import tree_sitter
 import engine.cuda.parse
 from engine.cuda.items import pieces_of
 from engine.cuda.kernel import Span
-from engine.cuda.parse import not_understood, note_errors, parse
+from engine.cuda.parse import not_understood, note_errors, once_a_node, parse, walk
 from engine.errors import SourceError
 from tests.spent import spent
 
@@ -127,6 +127,8 @@ HEADS = [  # each with the text of its launch bounds
     ('extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128) name', "128"),
     ("template <int B> static __global__ void __cluster_dims__(2) __launch_bounds__(B, MIN(3)) name", "B, MIN(3)"),
     ("__global__ auto __launch_bounds__(64) __maxnreg__(32) name", "64"),
+    ("template <int B> __global__ BOUNDS(B, MIN(3)) void name", ""),
+    ("__global__ void BOUNDS(64) __launch_bounds__(32) name", "32"),
 ]
 
 
@@ -192,3 +194,40 @@ def test_pieces_are_the_whole_text_within_directives_as_well() -> None:
     assert "".join(found) == text
     assert {"4", "16u", "1'000", "8", "/* 5 */", 'R"(7 // )"', '// é "x"'} <= set(found)
     assert "7" not in found
+
+
+def test_a_macro_for_visibility_hides_no_declaration():
+    data = b"""#define LIB_API extern
+LIB_API struct thing * make(
+        struct context * ctx,  // why
+        int n);
+enum kind {
+    KIND_A,
+    KIND_B,
+};
+LIB_API enum kind kind_of(const struct thing * thing);
+"""
+    unit = parse(data, "lib.h")
+    assert unit.errors == ()
+    assert any(node.type == "enumerator" for node in walk(unit.root))
+
+
+def test_what_is_said_of_a_node_is_worked_out_once_for_each_text(monkeypatch):
+    """A third of reading a program was to ask what its loops change, for each of two dozen rules again."""
+    asked = []
+
+    @once_a_node
+    def text_of(node):
+        asked.append(node.text)
+        return node.text
+
+    first, second = (parse(f"__global__ void k() {{ a = {n}; }}".encode()).functions[0].block for n in (1, 2))
+    assert [text_of(node) for node in (first, second, first, first.parent.child_by_field_name("body"))] == [
+        b"{ a = 1; }", b"{ a = 2; }", b"{ a = 1; }", b"{ a = 1; }",
+    ]  # fmt: skip
+    assert asked == [b"{ a = 1; }", b"{ a = 2; }"]
+    monkeypatch.setattr(engine.cuda.parse, "_MOST_SAID", 2)  # so many are kept
+    third = parse(b"__global__ void k() { a = 3; }").functions[0].block
+    assert text_of(third) == text_of(third) == b"{ a = 3; }"
+    assert text_of(first) == b"{ a = 1; }"
+    assert asked[2:] == [b"{ a = 3; }", b"{ a = 1; }"]

@@ -366,3 +366,16 @@ def test_storage_of_an_alignment_is_cuda_s_own_in_nvrtc() -> None:
 }
 """
     assert "using ::cuda::std::aligned_storage;" in device_slice(Program({"a.cu": code}, "a.cu"), ["k"], root=None).text
+
+
+def test_an_operator_of_a_class_that_nothing_needs_is_left_out():
+    code = b"""#include <cuda/cmath>
+struct Odd { cuda::fast_mod_div<unsigned> by; };
+struct Pair { float a, b; __device__ Pair& operator+=(const Pair& o) { a += o.a; return *this; } };
+__device__ unsigned operator/(unsigned n, const Odd& odd) { return n / odd.by; }
+__device__ Pair operator+(Pair x, const Pair& y) { return x += y; }
+__global__ void k(Pair* x) { x[0] = x[0] + x[1]; }
+"""
+    text = device_slice(Program({"a.cu": code}, "a.cu"), ["k"], root=None).text
+    assert "Odd" not in text
+    assert "Pair operator+(" in text

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from engine.cpu import Finding
+from engine.cpu import CpuMachine, Finding
+from engine.cpu.jobs import CpuBinary
 from engine.cuda.load import load_program
 from engine.errors import RefusedError
 from engine.evaluate import cpu_screen
@@ -167,3 +169,27 @@ def test_of_an_original_whose_behaviour_is_undefined_no_edit_is_asked_for_more(c
         missing = [m for m in evaluator.signals.missing if m.startswith("undefined behaviour is not detected")]
         assert len(missing) == 1
         assert "shifts by the width of a type" in missing[0]
+
+
+def test_a_candidate_of_known_machine_code_is_not_compiled_for_the_cpu_again(
+    cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of a search's candidates is: each took half a second of the C++ compiler."""
+    evaluator, program = _evaluator(cpu, tmp_path, ATOMIC)
+    compiled = []
+    build = CpuMachine.build
+
+    def counted(self: CpuMachine, text: str, *arguments: Any, **options: Any) -> CpuBinary:
+        compiled.append(text)
+        return build(self, text, *arguments, **options)
+
+    with closing(evaluator):
+        evaluator.open(program)
+        monkeypatch.setattr(CpuMachine, "build", counted)
+        smaller = ATOMIC.replace("(n + 255) / 256, 256", "(n + 127) / 128, 128")
+        texts = (smaller, smaller.replace("if (i < n) {", "if (i < n) {  // inside"))
+        first, second = (evaluator.build(Program({"k.cu": text.encode()}, "k.cu"), by_rules=True) for text in texts)
+    assert first.identity == second.identity
+    assert first.program.digest != second.program.digest
+    assert len(compiled) == 1
+    assert second.extra is first.extra

@@ -89,6 +89,25 @@ def test_what_was_refuted_ahead_is_known_at_once(monkeypatch: pytest.MonkeyPatch
     assert opinion.refuted(_named("another")) is None
 
 
+def test_the_first_code_of_a_model_that_is_the_best_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200 a search built on an edit that differed with NaN until its end; then 15× was refused, and 1.05× was left."""
+    opinion, called = _opinion(monkeypatch, confirm=(WRONG, ()))
+    of_rules: Any = SimpleNamespace(by_rules=True)
+    accepted = Evaluation(Outcome.ACCEPTED, stage_s={"time": 1.0})
+    for incumbent in (None, of_rules):
+        found = opinion.of_first(BUILT, incumbent, _named("model's"), accepted)
+        assert found.outcome is Outcome.WRONG_RESULT
+        assert found.failure is not None
+        assert found.failure.reason == "on the CPU: 'y' differs"
+        assert found.stage_s.keys() == {"time", "screen"}
+    assert called.count("confirm") == 2
+    slower = replace(accepted, outcome=Outcome.SLOWER)
+    assert opinion.of_first(BUILT, None, _named("model's"), slower) is slower
+    assert opinion.of_first(BUILT, None, of_rules, accepted) is accepted  # these are checked when they are suggested
+    assert opinion.of_first(BUILT, _named("checked"), _named("model's"), accepted) is accepted
+    assert called.count("confirm") == 2
+
+
 @pytest.mark.parametrize("by", ["another best", "the confirmation", "the end"])
 def test_checks_ahead_of_what_is_the_best_no_more_are_given_up(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     started, superseded = threading.Event(), threading.Event()

@@ -154,7 +154,7 @@ def test_an_edit_may_leave_figures_open(place, whole):
 )  # fmt: skip
 def test_figures_left_open_in_a_way_that_cannot_be_used_go_back(place, lines, says):
     first = "__global__ void softmax_kernel("
-    with pytest.raises(EditError, match="what leaves figures open cannot be used") as caught:
+    with pytest.raises(EditError, match="its tune lines cannot be used") as caught:
         proposals(answer((first, lines + first), (LOOP, LOOP.replace("expf", "__expf"))), place)
     assert says in caught.value.what
     assert caught.value.fault is Fault.UNREADABLE

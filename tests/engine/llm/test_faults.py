@@ -100,7 +100,9 @@ def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name,
     run = Run(tmp_path, serve(reply), timeout_s=0.4 if expected is Fault.TIMED_OUT else 50.0)
     report = run.feed.report
     assert report.faults.get(expected, 0) >= 1
-    assert set(report.faults) == {expected}
+    assert set(report.faults) == set(report.reasons) == {expected}
+    assert report.reasons[expected]
+    assert ("check OPENAI_API_KEY" in report.stopped) == (expected is Fault.REJECTED)  # the remedy was left out
     assert report.proposals == 0
     assert run.best == pytest.approx(FOUND_BY_RULES)
     assert run.search.progress.stopped == f"nothing is left to try, and {report.stopped}"
@@ -112,6 +114,15 @@ def test_a_server_that_fails_again_and_again_is_left_alone(tmp_path, serve):
     server = serve(status(500))
     run = Run(tmp_path, server, tries=1)
     assert "stopped after 4 consecutive failures" in run.feed.report.stopped
+    assert len(server.requests) < 8
+
+
+def test_answers_that_all_end_at_the_token_limit_end_the_asking(tmp_path, serve):
+    """A reasoning model that spends its tokens on reasoning was paid for twenty times."""
+    server = serve(ok(completion("", finish="length", usage=(100, 6000))))
+    run = Run(tmp_path, server)
+    assert "stopped after 4 consecutive failures: the answer was cut at its token limit" in run.feed.report.stopped
+    assert "--llm-answer-tokens" in run.feed.report.stopped
     assert len(server.requests) < 8
 
 

@@ -15,11 +15,12 @@ from engine.cuda.load import load_program
 from engine.llm.answers import MOST_LAUNCHES, SCHEMA, EditError, read_answer
 from engine.llm.chat import Fault
 from engine.llm.edits import Workplace, make_proposal
-from engine.model import Program
+from engine.model import Program, Target
 from engine.rules import make_site
 from engine.spec.find import find_spec
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched, specs_in
+from engine.tune.offers import offers
 
 ROOT = Path(__file__).parents[3]
 TOML = "benchmarks/suite/optiml.toml"
@@ -177,6 +178,26 @@ def test_a_launch_may_be_over_a_constant_that_comes_with_the_kernel(scale):
 
 
 # ---- as edits of the host's launches
+
+
+def test_an_edit_may_leave_the_block_of_a_declared_launch_open(scale):
+    """Whether the spec follows was compared with the launch of before, so that every such edit was refused."""
+    kernel = (
+        "// optiml: tune WIDE = 128, 256, 512\nconstexpr int WIDE = 256;\n"
+        "__global__ void scale(float* x, int count) {\n"
+        "    int i = blockIdx.x * WIDE + threadIdx.x;\n    if (i < count) {\n        x[i] *= 2.0f;\n    }\n}\n"
+    )
+    launch = [{"kernel": "scale", "grid": ["(count + WIDE - 1) / WIDE"], "block": ["WIDE"], "shared": ""}]
+    (suggestion,) = read_answer(answer(kernel=kernel, launch=launch))
+    proposal = make_proposal(suggestion, scale)
+    program = edit_program(scale.program, proposal.edits)
+    (offer,) = [o for o in offers(program, scale.spec, None, Target()) if o.place is None]
+    assert len(offer.points.points) == 3
+    for point in offer.points.points:
+        step = edit_program(program, offer.template.proposal(point).edits)
+        config = evaluate(step, relaunched(step, scale.spec), 0, {"n": 1000})
+        assert config.block == (point[0], 1, 1)
+        assert config.grid == (-(-1000 // point[0]), 1, 1)
 
 
 def test_edits_of_host_launches_carry_over_to_the_spec(scan):

@@ -14,8 +14,10 @@ from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span
 from engine.cuda.load import load_program
 from engine.errors import UsageError
+from engine.llm.answers import read_answer
 from engine.llm.approaches import asking_for
 from engine.llm.chat import ChatAnswer, Usage, estimated_tokens
+from engine.llm.edits import make_proposal
 from engine.llm.failures import Failed, detail
 from engine.llm.judge import Judged
 from engine.llm.node_context import Diagnosed, make_context
@@ -208,6 +210,14 @@ def test_a_repair_tells_no_case_that_a_launch_was_refused_in():
     assert "a grid extent of … in the case rows=…, cols=…: <<<(…, …, …), (…, …, …), …>>>, (… / …) of float4 x" in told
 
 
+def test_a_repair_tells_what_kind_of_inputs_a_result_differs_with():
+    spec, node = grown()
+    reason = "on the CPU: 'y' differs at 7 of 258 elements, first at index 3: 28 instead of 20 (with NaN, which the original passes over)"
+    evaluation = Evaluation(Outcome.WRONG_RESULT, failure=Failure(reason, "rows=7, cols=129", "y", 3, 20.0, 28.0))
+    told = detail(node.program, evaluation, spec, None)
+    assert told.splitlines()[0] == "first difference: y[3]; the inputs: NaN, which the original passes over"
+
+
 def test_the_debugger_remembers_what_put_another_edit_right():
     asked, texts = [], iter(["broken();", "fine();", "broken_again();", "fine_again();"])
 
@@ -379,3 +389,45 @@ def test_building_a_prompt_is_cheap():
         propose(context_of(spec, node))
         times.append(time.process_time() - begin)
     assert sorted(times)[10] < 0.015
+
+
+def test_headers_that_a_model_is_offered_are_let_through():
+    """A model was not told that it may include any."""
+    spec, node = grown()
+    context = context_of(spec, node)
+    headers = re.findall(r"<[\w/]+\.c?u?h>", propose(context)[0].content)
+    assert len(headers) == len(set(headers)) == 8
+    unit = context.place.sites[0].unit
+    kernel = unit.text(context.place.sites[0].kernel.span).replace("expf(", "__expf(")
+    for header in headers:
+        item = {
+            "idea": "Include",
+            "counter": "",
+            "direction": "down",
+            "edits": [],
+            "kernel": f"#include {header}\n{kernel}",
+            "launch": [],
+        }
+        (suggestion,) = read_answer(json.dumps({"proposals": [item]}))
+        program = edit_program(context.program, make_proposal(suggestion, context.place).edits)
+        assert f"#include {header}".encode() in program.data
+
+
+def test_without_a_profiler_no_counter_is_offered():
+    spec, node = grown()
+    counted, plainly = (
+        propose(make_context(node, spec, Target(), counters=names))[0].content for names in (COUNTERS, ())
+    )
+    assert "dram__bytes.sum" in counted
+    assert "nothing is counted here" not in counted
+    assert '"counter": ""' in plainly
+    assert "nothing is counted here" in plainly
+    assert "one of:" not in plainly
+
+
+def test_of_the_last_step_a_prompt_shows_what_it_replaced():
+    """What a step wrote was there twice: in the source, and as added lines of the difference."""
+    spec, node = grown()
+    here, parent, *_ = context_of(spec, node).lineage
+    assert [line[:1] for line in here.diff.splitlines()] == ["@", "-"]
+    assert {line[:1] for line in parent.diff.splitlines()} == {"@", "-", "+", " "}

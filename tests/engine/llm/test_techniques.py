@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import engine.llm
 from engine.compile.program import compile_text
+from engine.compile.toolkit import include_folders
 from engine.llm.approaches import APPROACHES
 from engine.llm.edits import Workplace
 from engine.llm.techniques import MOST, corpus, fitting, form_of, holds
 from engine.rewrite.site import Site
 from tests.engine.rules.workbench import make
 
+PROMPTS = Path(engine.llm.__file__).parent / "prompts"
 ROW = """
 __global__ void softmax(const float* x, float* y, int rows, int cols) {
     int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -38,13 +44,20 @@ def place(device: str, sizes: dict[str, int]) -> Workplace:
 
 
 def test_every_snippet_compiles() -> None:
-    texts = [f'#line 1 "{one.name}"\nnamespace {one.name} {{\n{one.code}}}\n' for one in corpus()]
+    lines = [(one.name, one.code.strip().splitlines(True)) for one in corpus()]
+    headers = {line for _, code in lines for line in code if line.startswith("#include")}
+    texts = [
+        f'#line 1 "{name}"\nnamespace {name} {{\n{"".join(line for line in code if line not in headers)}}}\n'
+        for name, code in lines
+    ]
     assert len(texts) >= 40
-    assert compile_text("\n".join(texts), "corpus.cu", [], ["--gpu-architecture=sm_90"]).code
+    folders = [f"--include-path={folder}" for folder in include_folders()]
+    assert compile_text("\n".join([*headers, *texts]), "corpus.cu", [], ["--gpu-architecture=sm_90", *folders]).code
 
 
 def test_every_technique_says_what_a_reader_needs() -> None:
     form = form_of(place(COPY, {"n": 1 << 20}).sites[0])
+    offered = set(re.findall(r"<[\w/]+\.c?u?h>", (PROMPTS / "system.jinja").read_text(encoding="utf-8")))
     for one in corpus():
         assert one.approach in {approach.name for approach in APPROACHES}, one.name
         assert one.codes, one.name
@@ -52,7 +65,8 @@ def test_every_technique_says_what_a_reader_needs() -> None:
         for condition in one.form:
             assert holds(condition, form) in (True, False)
         assert "asm" not in one.code, one.name
-        assert "#include" not in one.code, one.name  # an edit of a kernel adds none
+        headers = re.findall(r"#include (<.*>)", one.code)
+        assert set(headers) <= offered, one.name  # those that the prompt offers
     assert len({one.title for one in corpus()}) == len(corpus())
 
 

@@ -248,13 +248,25 @@ def test_what_became_of_a_models_answers_is_said(capsys: pytest.CaptureFixture[s
         "proposals": 0,
         "known": 0,
         "faults": {"forbidden": 4, "not_found": 2},
+        "reasons": {"forbidden": "a launch names 'k'", "not_found": "the search text is not in the source"},
         "edits": [],
     }
     print_result(dataclasses.replace(recorded(), model=model), Path("out"))
-    assert "Model: 6 questions, 0 usable edits; rejected: 4 forbidden, 2 not found." in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Model: 6 questions, 0 usable edits; not used: 4 forbidden (a launch names 'k'), 2 not found." in out
     tried = [{"outcome": "wrong_result"}, {"outcome": "slower"}, {"outcome": "slower"}]
+    stopped = "nothing is left to try, and the model was stopped"
+    result = dataclasses.replace(recorded(), model=model, stopped=stopped, notes=("the model was stopped", "no GPU"))
+    print_result(result, Path("out"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("the model was stopped") == 1
+    assert "Note: no GPU" in out
+    waiting = {**model, "questions": 2, "faults": {"deferred": 2}}
+    assert (
+        answers_of(waiting) == "2 questions, 0 usable edits; 2 waiting for their answers"
+    )  # they were called rejected
     model = {**model, "questions": 1, "proposals": 4, "known": 1, "faults": {}, "edits": tried}
-    assert answers_of(model) == "1 question, 4 usable edits; rejected: 1 duplicate; outcomes: 2 slower, 1 wrong result"
+    assert answers_of(model) == "1 question, 4 usable edits; not used: 1 duplicate; outcomes: 2 slower, 1 wrong result"
 
 
 def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,9 @@ from tests.engine.rules.workbench import PATH, device
 
 TYPES: Mapping[str, Any] = {
     "float": np.float32, "double": np.float64, "int": np.int32, "unsigned int": np.uint32, "signed char": np.int8,
-    "half": np.float16, "__half": np.float16, "T": np.float32, "size_t": np.uint64,
+    "half": np.float16, "__half": np.float16, "T": np.float32, "size_t": np.uint64, "__nv_bfloat16": np.uint16,
 }  # fmt: skip
+BFLOAT16 = ("__nv_bfloat16",)  # by their bits
 
 
 @cache
@@ -66,8 +67,10 @@ def _run(site: Site, sizes: Mapping[str, int], expression: str, seed: int = 1, i
             scalars[argument.name] = kind(sizes.get(argument.name, 2))
             continue
         count = evaluate_int(argument.size, sizes)
-        drawn = rng.standard_normal(count) if np.issubdtype(kind, np.floating) else rng.integers(-9, 9, count)
-        buffers[argument.name] = drawn.astype(kind)
+        bfloat = argument.type in BFLOAT16
+        drawn = rng.standard_normal(count) if bfloat or np.issubdtype(kind, np.floating) else rng.integers(-9, 9, count)
+        buffers[argument.name] = drawn.astype(np.float32).view(np.uint32) >> 16 if bfloat else drawn.astype(kind)
+        buffers[argument.name] = buffers[argument.name].astype(kind)
         if argument.name == infinite:
             buffers[argument.name][0] = np.inf
     cpu = machine()

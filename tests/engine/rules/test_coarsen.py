@@ -1,7 +1,8 @@
 import pytest
 
+from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_block_size import PLANE, PLANE_LAUNCH, PLANE_SIZES
-from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, host, make, one, propose
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, after, compiles, device, host, make, one, propose
 
 
 def test_block_strided() -> None:
@@ -84,6 +85,55 @@ def test_resident_grid_for_grid_stride_loops() -> None:
     edited = one(coarse, "coarsen", blocks=132 * 8)
     assert edited.configs[0].grid == (1056, 1, 1)
     assert "min((n + 255) / 256, 1056)" in host(edited)
+
+
+BLOCK_ROWS = """
+__global__ void totals(const float* x, float* y, int rows, int cols) {
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        float sum = 0.0f;
+        for (int c = threadIdx.x; c < cols; c += blockDim.x) sum += x[row * cols + c];
+        atomicAdd(&y[row], sum);
+    }
+}
+"""
+TOTALS = {
+    "sizes": [{"rows": 4096, "cols": 4096}],
+    "check": [{"rows": 3, "cols": 129}],
+    "elements": {"x": "rows*cols", "y": "rows"},
+}
+
+
+def test_resident_grid_for_loops_over_the_rows_of_blocks_and_warps() -> None:
+    site = make(BLOCK_ROWS, "    totals<<<16, 256>>>(x, y, rows, cols);", **TOTALS)
+    edited = one(site, "coarsen", blocks=1056)
+    assert "<<<min(rows, 1056), 256>>>" in host(edited)
+    assert_equal(site, [edited], [{"rows": 37, "cols": 129}])
+    warps = BLOCK_ROWS.replace("row = blockIdx.x;", "row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;")
+    warps = warps.replace("row += gridDim.x", "row += gridDim.x * (blockDim.x / 32)")
+    warps = warps.replace("c = threadIdx.x; c < cols; c += blockDim.x", "c = threadIdx.x % 32; c < cols; c += 32")
+    site = make(warps, "    totals<<<16, 256>>>(x, y, rows, cols);", **TOTALS)
+    edited = one(site, "coarsen", blocks=1056)
+    assert "<<<min((rows + 7) / 8, 1056), 256>>>" in host(edited)
+    assert_equal(site, [edited], [{"rows": 37, "cols": 129}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("row += gridDim.x", "row += gridDim.x * 2"),  # leaves rows out
+        ("&y[row]", "&y[blockIdx.x]"),
+    ],
+)
+def test_no_resident_grid_for_other_loops_over_rows(old: str, new: str) -> None:
+    source = BLOCK_ROWS.replace(old, new)
+    assert not propose(make(source, "    totals<<<16, 256>>>(x, y, rows, cols);", **TOTALS), "coarsen", form="resident")
+
+
+def test_index_of_64_bits_counts_in_64_bits() -> None:
+    source = SCALE.replace("int i = blockIdx.x", "const long long i = (long long) blockIdx.x")
+    for form in ("block", "grid"):
+        edited = propose(make(source, SCALE_LAUNCH), "coarsen", factor=4, form=form)
+        assert "(long long) blockIdx.x * " in device(after(make(source, SCALE_LAUNCH), edited[0]))
 
 
 def test_the_grid_stays_where_each_thread_or_block_has_a_result_of_its_own() -> None:

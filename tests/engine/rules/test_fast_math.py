@@ -204,3 +204,34 @@ def test_reciprocal_roots_as_people_write_them_by_one_instruction() -> None:
     assert device(edited).count("__device__") == 1
     compiles(edited)
     assert_equal(site, [edited], ({"n": 5, "m": 3},))
+
+
+GELU = """
+__global__ void gelu(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        float v = x[i];
+        float c = coshf(v);
+        y[i] = 0.5f * v * (1.0f + tanhf(0.8f * (v + 0.04f * v * v * v))) + 1.0f / (c * c);
+    }
+}
+"""
+
+
+def test_hyperbolic_functions_by_fast_exponentials() -> None:
+    site = make(GELU, "    gelu<<<(n + 255) / 256, 256>>>(x, y, n);")
+    edited = one(site, "fast_math", form="hyperbolic")
+    assert "fast_tanhf(0.8f *" in device(edited)
+    assert "fast_coshf(v)" in device(edited)
+    assert_equal(site, [edited], [{"n": 1003}])
+    before, after_ = machine_code(site), machine_code(edited)
+    assert after_.count("\n") < before.count("\n")
+
+
+@pytest.mark.parametrize("value", ["x[i] * 1e30f", "x[i] * 60.0f", "-90.0f", "INFINITY", "-INFINITY", "0.0f"])
+def test_hyperbolic_functions_of_large_numbers(value: str) -> None:
+    source = GELU.replace("float v = x[i];", f"float v = {value};")
+    source = source.replace("y[i] = 0.5f", "y[i] = tanhf(v) + 1.0f / c + 0.0f * c * 0.0f; if (false) y[i] = 0.5f")
+    source = source.replace("+ 0.0f * c * 0.0f", "")
+    site = make(source, "    gelu<<<(n + 255) / 256, 256>>>(x, y, n);")
+    assert_equal(site, [one(site, "fast_math", form="hyperbolic")], [{"n": 64}])

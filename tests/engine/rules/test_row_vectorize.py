@@ -193,3 +193,31 @@ def test_each_threads_own_result_keeps_its_elements(old: str, new: str) -> None:
     assert not propose(make(PARTIAL, launch, elements={"y": "n + 8192"}), "row_vectorize")
     together = PARTIAL.replace(old, new)
     assert propose(make(together.replace("    y[t] = sum;\n", ""), launch, elements={"y": "n + 8192"}), "row_vectorize")
+
+
+HALVES = """
+__global__ void halves(const float* x, float* y, int rows, int cols) {
+    const int n = 4;
+    const float* from = x + (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    float* to = y + blockIdx.x * blockDim.x * 8 + threadIdx.x * 4;
+    for (int l = 0; l < n; ++l) {
+        to[l] = from[l];
+        to[l + 128] = -from[l];
+    }
+}
+"""
+
+
+def test_two_results_that_are_apart_by_more_than_the_loop() -> None:
+    sizes = {
+        "sizes": [{"rows": 4096, "cols": 4096}],
+        "check": [{"rows": 2, "cols": 128}],
+        "elements": {"x": "rows*cols", "y": "2*rows*cols"},
+    }
+    launch = "    halves<<<rows * cols / 128, 32>>>(x, y, rows, cols);"
+    site = make(HALVES, launch, **sizes)
+    edited = one(site, "row_vectorize", width=4)
+    assert "reinterpret_cast<FloatPack4*>(to + 128)[l4] = to_pack2;" in device(edited)
+    assert_equal(site, [edited], [{"rows": 2, "cols": 128}])
+    for other in ("to[l + 3]", "to[l + rows]"):  # one may store what the other has stored
+        assert not propose(make(HALVES.replace("to[l + 128]", other), launch, **sizes), "row_vectorize")

@@ -1,8 +1,12 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, machine_code, make, one, propose
+from engine.rewrite.site import Site
+from engine.rules import make_site
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import PATH, SCALE, SCALE_LAUNCH, compiles, device, machine_code, make, one, propose
 
 
 def test_float_by_four() -> None:
@@ -113,3 +117,89 @@ def test_nothing_for_unknown_element_types() -> None:
         "a * x[i]", "x[i]"
     )
     assert not propose(make(source, SCALE_LAUNCH), "vectorize")
+
+
+def typed(site: Site, kind: str) -> Site:
+    """The site with a spec that says what the elements of its arrays are."""
+    arguments = tuple(replace(a, type=kind) if a.role != "scalar" else a for a in site.spec.arguments)
+    return make_site(site.program, replace(site.spec, arguments=arguments))
+
+
+def test_another_name_for_a_type() -> None:
+    source = "typedef float real;\n" + SCALE.replace("const float* x, float* y", "const real* x, real* y")
+    site = typed(make(source.replace("a * x[i]", "(real)(a * x[i])"), SCALE_LAUNCH), "float")
+    edited = one(site, "vectorize", width=4)
+    # Another build may give the name another size.
+    assert "struct alignas(sizeof(real) * 4) RealPack4 {" in device(edited)
+    assert "% (sizeof(real) * 4) == 0" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], [{"n": 1003}])
+    assert not propose(make(source, SCALE_LAUNCH), "vectorize")  # a spec that does not say what it is
+
+
+def test_template_parameter_as_the_type() -> None:
+    source = SCALE.replace("__global__", "template <typename T>\n__global__").replace(
+        "const float* x, float* y", "const T* x, T* y"
+    )
+    site = typed(make(source, SCALE_LAUNCH), "float")
+    edited = one(site, "vectorize", width=4)
+    assert "template <typename T>\nstruct alignas(sizeof(T) * 4) TPack4 {" in device(edited)
+    assert "const TPack4<T> x_pack = *reinterpret_cast<const TPack4<T>*>(x + i0);" in device(edited)
+    compiles(edited, "scale<float>")
+    assert_equal(site, [edited], [{"n": 1003}], expression="scale<float>")
+
+
+HEADER = b"""#define TWICE 2
+__device__ inline float bent(float v) {
+#ifdef OTHER
+    return v;
+#else
+    return v * (float)TWICE;
+#endif
+}
+__device__ inline void put(float* to, float v) { *to = v; }
+__device__ inline float place(float v) { return v + threadIdx.x; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "there"), [("bent(x[i])", True), ("place(x[i])", False), ("(put(y, a), 1.0f)", False)]
+)
+def test_functions_of_headers_that_take_values(work: str, there: bool) -> None:
+    site = make('#include "bent.cuh"\n' + SCALE.replace("a * x[i]", work), SCALE_LAUNCH)
+    files = {**site.program.files, "kernels/bent.cuh": HEADER}
+    site = make_site(replace(site.program, files=files), site.spec)
+    assert bool(propose(site, "vectorize")) == there
+    assert site.unit.path == PATH
+
+
+BIASED = """
+__global__ void biased(const float* x, const float* b, float* y, int rows, int cols) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * cols) return;
+    y[i] = x[i] + b[i % cols];
+}
+"""
+BIASED_LAUNCH = "    biased<<<(rows * cols + 255) / 256, 256>>>(x, b, y, rows, cols);"
+BIASED_SIZES: dict[str, Any] = {
+    "sizes": [{"rows": 4096, "cols": 4096}],
+    "check": [{"rows": 3, "cols": 129}, {"rows": 3, "cols": 128}],
+    "elements": {"x": "rows*cols", "b": "cols", "y": "rows*cols"},
+}
+
+
+def test_elements_of_a_row_beside_those_of_all_rows() -> None:
+    site = make(BIASED, BIASED_LAUNCH, **BIASED_SIZES)
+    edited = one(site, "vectorize", width=4)
+    assert "&& cols % 4 == 0) {" in device(edited)
+    assert "const FloatPack4 b_pack = *reinterpret_cast<const FloatPack4*>(&b[i % cols]);" in device(edited)
+    assert_equal(site, [edited], [{"rows": 3, "cols": 129}, {"rows": 3, "cols": 128}])
+    assert "LDG.E.128" in machine_code(edited)
+
+
+@pytest.mark.parametrize(
+    "index", ["i / rows", "(i + 1) % cols", "2 * (i % cols) / 2", "(i * i) % cols", "cols - 1 - i % cols"]
+)
+def test_elements_that_are_no_neighbours_stay_scalar(index: str) -> None:
+    site = make(BIASED.replace("i % cols", index, 1), BIASED_LAUNCH, **BIASED_SIZES)
+    assert "b_pack" not in device(one(site, "vectorize", width=4))

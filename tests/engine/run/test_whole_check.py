@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,31 @@ STORE = ("        y[i] = bend(x[i]) + 1.0f;", "        float v = x[i];\n        
 def test_an_edit_of_kernel_and_launch_passes_although_it_moves_lines(place: Place) -> None:
     found = place.judge(STORE, ("int threads = 256;", "int threads = 128;"))
     assert verdicts(found) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, found
+
+
+def test_what_is_begun_beside_a_confirmation_is_not_done_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builds of the whole file began behind the confirmation: 2.7 s of each search of the suite's record in the mean."""
+    built: list[bytes] = []
+    build = WholeCheck._build
+
+    def counted(self: WholeCheck, files: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
+        built.append(files[unit])
+        return build(self, files, unit, main)
+
+    monkeypatch.setattr(WholeCheck, "_build", counted)
+    first, second = (place.built(place.edited(STORE, ("int threads = 256;", f"int threads = {n};"))) for n in (64, 32))
+    place.check.begin(place.program, first)
+    passed = {g.name: g for g in place.check.judge(place.program, first)}
+    assert verdicts(passed) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, passed
+    assert sum(b"threads = 64;" in text for text in built) == 1
+    # What was refused costs the next one nothing but the wait.
+    bad = place.built(place.edited((SPACE, SPACE + "typedef unsigned short size_t;\n")))
+    place.check.begin(place.program, bad)
+    place.check.begin(place.program, second)
+    found = {g.name: g for g in place.check.judge(place.program, second)}
+    assert verdicts(found) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, found
+    place.check.begin(place.program, second)
+    assert {g.name: g for g in place.check.judge(place.program, bad)}[HOST].verdict == "failed"
 
 
 def test_a_static_device_function_of_the_edit_is_no_host_code(place: Place) -> None:

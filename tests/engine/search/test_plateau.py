@@ -29,6 +29,27 @@ def test_a_plateau_is_half_of_the_candidates_without_a_gain() -> None:
     assert plateau.reached(406)
 
 
+def test_a_plateau_is_near_where_the_last_quarter_of_it_is_left() -> None:
+    plateau = Plateau(1000, 1.0)
+    plateau.note(1090, 2.0)
+    assert not plateau.near(1149)
+    assert plateau.near(1150)
+    assert not plateau.reached(1199)
+    plateau.note(1150, 3.0)
+    assert not plateau.near(1200)
+    assert plateau.near(1226)
+
+
+def test_what_a_search_ends_with_is_prepared_before_a_plateau_ends_it(tmp_path: Path) -> None:
+    """The profiler was asked for the likely suggestion when the search had ended, and waited for: 4 s of 30."""
+    search = start(tmp_path, _ONE_GAIN)
+    seen: list[int] = []
+    search.run(Budget(seconds=60.0), nearly=Budget(seconds=54.0), then=lambda: seen.append(search.progress.evaluated))
+    assert search.progress.stopped == FLAT
+    assert len(seen) == 1
+    assert 150 <= seen[0] < search.progress.evaluated - 20
+
+
 def test_a_part_that_goes_on_has_patience_of_its_own() -> None:
     plateau = Plateau(1000, 2.0)
     assert not plateau.reached(1199)

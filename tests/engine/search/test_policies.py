@@ -122,3 +122,23 @@ def test_a_beam_waits_for_a_level_and_begins_again_where_it_ends():
         text = f"kernel\n{proposal.parameters['line']}\n"
         tree.add(number, node, proposal, program(text), speeds(text))
     assert len(chosen) + len([1 for _ in range(9) if tree.select()]) == 12
+
+
+def test_epsilon_greedy_leaves_the_best_program_now_and_then():
+    factors = Factors(tuple(f"1.{i}" for i in range(10)), {"1.9": 0.9})
+    trees = {name: Tree(program(), factors, 0, name) for name in ("greedy", "epsilon-greedy")}
+    elsewhere = {}
+    for name, tree in trees.items():
+        best, away = 0, 0
+        for number in range(1, 201):
+            best = max(
+                tree.nodes, key=lambda at, tree=tree: tree.nodes[at].gained if tree.left(tree.nodes[at]) else -1.0
+            )
+            node, proposal = tree.select()
+            away += tree.nodes[best].gained > node.gained
+            tree.settle(node)
+            line = proposal.parameters["line"]
+            tree.add(number, node, proposal, program(f"{node.program.data.decode()}{line}\n"), speeds(line))
+        elsewhere[name] = away
+    assert elsewhere["greedy"] == 0
+    assert 5 <= elsewhere["epsilon-greedy"] <= 40

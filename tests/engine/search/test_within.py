@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
 from engine.search.progress import NOTHING_LEFT, Budget
+from engine.search.question import MODEL
 from engine.search.tree import Tree
 
 from .fakes import Factors, FakeEvaluator, edit, program
@@ -185,3 +187,31 @@ def test_the_next_candidate_is_on_the_device_before_more_are_chosen(tmp_path):
         search.run(Budget(seconds=60))
     assert busy
     assert all(busy)
+
+
+def test_the_best_point_of_a_models_template_is_no_code_of_rules(tmp_path):
+    """It was built as if rules had written all of it, and checks of what others write were left out where it was suggested."""
+
+    class Below(Templates):
+        def proposals(self, of):
+            return super().proposals(program()) if of.data == written.data else []
+
+        def search(self, of, proposal, champion, left, builds, known):
+            found = yield from super().search(of, proposal, champion, left, builds, known)
+            found.built = replace(found.built, by_rules=True)
+            return found
+
+    original = program()
+    written = program("kernel\n// speed 1.2\n")
+    models = replace(edit(original, "// speed 1.2"), proposer=MODEL)
+    templates = Below(("1.5",), release=lambda waiting: waiting.set_result(None))
+    tree = Tree(original, lambda of: [*templates.proposals(of), *([models] if of.data == original.data else [])], 0)
+    evaluator = Evaluator(templates)
+    with ThreadPoolExecutor(2) as executor:
+        journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=2), Participants(inner=templates))
+        search.start(*evaluator.open(original))
+        search.run(Budget(seconds=60))
+    assert search.incumbent.proposal.proposer == "tuner"
+    assert not search.incumbent.by_rules
+    assert not search.built[search.incumbent.id].by_rules

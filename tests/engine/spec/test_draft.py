@@ -469,7 +469,18 @@ def test_every_candidate_is_found_again(count: int, data: st.DataObject) -> None
 
 def test_plain_extents_are_never_confused() -> None:
     names = ["rows", "cols", "k"]
-    for text in ("rows", "rows*cols", "cols*k", "rows*cols*k", "rows + 1", "2*cols", "cdiv(rows, 32)", "rows + cols"):
+    for text in (
+        "rows",
+        "rows*cols",
+        "cols*k",
+        "rows*cols*k",
+        "rows + 1",
+        "2*cols",
+        "cdiv(rows, 32)",
+        "rows + cols",
+        "(rows + cols)*k",
+        "(rows + 2*cols)*k",
+    ):
         assert fit([(s, evaluate_int(text, s)) for s in trial_sizes(names)]) == Extent(text, True)
 
 

@@ -13,12 +13,12 @@ from engine.arith import evaluate_int
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.errors import SourceError
-from engine.model import LaunchConfig
+from engine.model import LaunchConfig, Program
 from engine.process.sandbox import sandbox
 from engine.settings.folders import cache_folder
 from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.draft_trials import Trials, other_shapes
-from engine.spec.kernel_spec import Case, KernelSpec, Step
+from engine.spec.kernel_spec import Case, Fill, KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.size_gaps import Reach, no_size
 from engine.spec.strides import Numbers, strides
@@ -1024,3 +1024,242 @@ void run(const int* ids, const float* x, float* y, int n) { k<<<(n + 255) / 256,
     )
     (gap,) = made.missing
     assert gap.startswith("suitable inputs: with random ones most of 'y' is no number in the checks")
+
+
+def test_a_kernel_without_a_size_may_reach_far() -> None:
+    made = draft(
+        program(
+            """
+#define WIDTH 4096
+__global__ void k(const float* x, float* y) {
+    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += blockDim.x) y[i] = 2.0f * x[i];
+}
+void run(const float* x, float* y) { k<<<1, 256>>>(x, y); }
+"""
+        ),
+        "k",
+    )
+    assert not made.missing
+    assert made.spec.argument("y").size == "16777216"
+
+
+def test_types_of_a_part_are_those_of_the_source_that_includes_it() -> None:
+    files = {
+        "k.cu": b"#include <stdio.h>\n__global__ void k(real* y, Shape s) { if (threadIdx.x < s.n) y[threadIdx.x] = s.scale; }\n",
+        "main.cu": b'#include "types.h"\n#include "k.cu"\nvoid run(real* y, Shape s) { k<<<1, 256>>>(y, s); }\n',
+        "types.h": b"#define real double\ntypedef struct { int n; real scale; } Shape;\n",
+    }
+    made = draft(Program(files, "k.cu"), "k")
+    assert [gap for gap in made.missing if "type" in gap] == []
+    assert made.spec.argument("y").type == "double"
+    assert (made.spec.argument("s.n").value, made.spec.argument("s.scale").value) == ("n", "0.75")
+
+
+def test_what_kernels_take_of_opencv_s_device_headers(tmp_path: Path) -> None:
+    made = _tried(
+        """
+#include "opencv2/core/cuda/common.hpp"
+#include "opencv2/core/cuda/border_interpolate.hpp"
+using namespace cv::cuda;
+using namespace cv::cuda::device;
+template <class Border> __global__ void k(const PtrStepSz<uchar4> src, PtrStep<float4> dst, Border border, int* least) {
+    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
+    if (x >= src.cols || y >= src.rows) return;
+    BorderReader<PtrStepSz<uchar4>, Border> pixels(src, border);
+    dst(y, x) = 0.5f * (pixels(y - 1, x) + pixels(y, x + 1)) - src(y, x) * CV_PI_F;
+    if (WithOutMask()(y, x)) Emulation::smem::atomicMin(least, (int)src(y, x).x);
+}
+void run(const PtrStepSz<uchar4> src, PtrStep<float4> dst, int* least) {
+    BrdReflect101<uchar4> border(src.rows, src.cols);
+    k<BrdReflect101<uchar4>><<<dim3((src.cols + 255) / 256, src.rows), 256>>>(src, dst, border, least);
+}
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("dst.data").size == "cols*rows"
+
+
+def test_a_launch_of_extents_by_name_is_the_host_s() -> None:
+    made = draft(
+        program(
+            """
+__global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2.0f; }
+void run(float* y, int n) {
+    const int threads = 128, blocks = (n + threads - 1) / threads;
+    dim3 grid(blocks);
+    dim3 block(threads);
+    k<<<grid, block>>>(y, n);
+}
+"""
+        ),
+        "k",
+    )
+    assert not made.missing
+    assert "launch" not in made.text
+    assert [*made.spec.time[0].sizes] == ["n"]
+
+
+DISPATCHED = """
+#define DISPATCH_WIDTH(w, WIDTH, ...) if (w == 64) { constexpr int WIDTH = 64; __VA_ARGS__ } else { constexpr int WIDTH = 128; __VA_ARGS__ }
+template <int WIDTH, int LANES, int ACROSS, typename T> __global__ void k(const T* x, T* y, int n, int x_stride_n) {
+    int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row < n) for (int j = 0; j < LANES; ++j) {
+        int c = threadIdx.x * LANES + j;
+        y[row * WIDTH + c] = 2 * x[row * x_stride_n + c];
+    }
+}
+template <typename T> void run(T* x, T* y, int n, int width, int x_stride_n) {
+    DISPATCH_WIDTH(width, WIDTH, {
+        constexpr int lanes = std::max(16 / sizeof(T), WIDTH / 32);
+        constexpr int across = WIDTH / lanes;
+        int rows = 128 / across;
+        int blocks = (n + rows - 1) / rows;
+        auto kernel = k<WIDTH, lanes, across, T>;
+        dim3 grid(blocks);
+        dim3 block(across, rows);
+        void* args[] = {(void*)&x, (void*)&y, (void*)&n, (void*)&x_stride_n};
+        cudaLaunchKernel((void*)kernel, grid, block, args, 0, nullptr);
+    });
+}
+"""
+
+
+def test_a_launch_by_the_runtime_in_a_dispatch_macro_is_read(tmp_path: Path) -> None:
+    made = _tried(DISPATCHED, tmp_path)
+    assert made.missing == ()
+    assert made.spec.steps[0].template_args == "64, 4, 16, float"
+    assert made.spec.argument("x_stride_n").value == "64"  # a row is as long as the template says
+    assert (made.spec.argument("x").size, made.spec.argument("y").size) == ("64*n", "64*n")
+    assert evaluate(program(DISPATCHED), made.spec, 0, {"n": 20}) == LaunchConfig((3, 1, 1), (16, 8, 1), 0)
+
+
+def test_extents_of_the_result_by_ggml_s_names_are_those_of_the_first_source(tmp_path: Path) -> None:
+    code = """
+__global__ void k(const char* x, char* y, long ne0, long ne1, long nb01, long nb02) {
+    const float* from = (const float*)(x + blockIdx.x * nb01 + blockIdx.y * nb02);
+    float* to = (float*)(y + blockIdx.x * ne0 * 4 + blockIdx.y * ne1 * ne0 * 4);
+    for (long i = threadIdx.x; i < ne0; i += blockDim.x) to[i] = 2 * from[i];
+}
+void run(const char* x, char* y, long ne0, long ne1, long ne01, long ne02, long nb01, long nb02) {
+    dim3 blocks(ne01, ne02);
+    k<<<blocks, 64>>>(x, y, ne0, ne1, nb01, nb02);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.spec.argument("ne1").value == "ne01"
+    assert [made.spec.argument(n).value for n in ("nb01", "nb02")] == ["4*ne0", "4*ne0*ne01"]
+    assert made.spec.argument("y").size == "4*ne0*ne01*ne02"
+
+
+def test_what_moves_a_pointer_that_is_handed_on_is_a_size() -> None:
+    code = """
+__device__ void each(const float* x, float* y) { *y = 2 * *x; }
+__global__ void k(const float* x, float* y, int n, int rows, int cols) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int r = i / cols, c = i % cols, at = c * rows + r;
+    each(x + i, y + at);
+}
+void run(const float* x, float* y, int n, int rows, int cols) { k<<<(n + 255) / 256, 256>>>(x, y, n, rows, cols); }
+"""
+    assert {*draft(program(code), "k").spec.time[0].sizes} == {"n", "rows", "cols"}
+
+
+def test_an_enumeration_is_read_where_the_grammar_loses_what_is_around_it() -> None:
+    code = """
+LIB_DEPRECATED(LIB_API struct thing * make(
+    struct context * ctx, int n),
+    "use other instead");
+LIB_NORETURN LIB_FORMAT(3, 4) LIB_API struct thing * other(const char * format, ...) LIB_END
+struct context * get(
+enum mode { MODE_TWICE, MODE_SAME };
+__global__ void k(float* y, int n, enum mode m) { int i = threadIdx.x; if (i < n) y[i] = m == MODE_TWICE ? 2 : 1; }
+void run(float* y, int n, enum mode m) { k<<<1, 256>>>(y, n, m); }
+"""
+    made = draft(program(code), "k")
+    assert [gap for gap in made.missing if "type" in gap] == []
+    assert (made.spec.argument("m").type, made.spec.argument("m").value) == ("int32", "0")
+    assert 'args.m = { type = "int32", value = "0" }' in made.text
+
+
+def test_the_counter_of_a_loop_around_the_launch_has_its_first_value(tmp_path: Path) -> None:
+    code = """
+#define SIDE 16
+__global__ void k(float* m, int n, int offset) {
+    int i = offset + SIDE * (blockIdx.x + 1) + threadIdx.x;
+    for (int j = 0; j < SIDE; ++j) m[(offset + j) * n + i] *= 2.0f;
+}
+void run(float* m, int n) {
+    int i = 0;
+    for (i = 0; i < n - SIDE; i += SIDE) k<<<(n - i) / SIDE - 1, SIDE>>>(m, n, i);
+}
+"""
+    made = _tried(code, tmp_path)
+    assert made.missing == ()
+    assert made.spec.argument("offset").value == "0"
+    assert all(
+        evaluate(program(code), made.spec, 0, case.sizes).grid[0] > 0 for case in (*made.spec.check, *made.spec.time)
+    )
+
+
+def test_a_length_that_a_loop_varies_stays_a_size() -> None:
+    code = """
+__global__ void k(float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2.0f; }
+void bench(float* y) { for (int n = 1024; n < 1 << 20; n *= 2) k<<<(n + 255) / 256, 256>>>(y, n); }
+"""
+    assert [*draft(program(code), "k").spec.time[0].sizes] == ["n"]
+
+
+def test_inputs_outside_of_a_function_s_domain_are_not_drawn(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = logf(x[i]) * 0.5f; }
+void run(float* x, int n) { k<<<(n + 255) / 256, 256>>>(x, n); }
+""",
+        tmp_path,
+    )
+    assert made.missing == ()
+    assert made.spec.argument("x").fill == Fill("uniform", "0.1", "1")
+
+
+DEDUCED = """
+struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
+template <typename T> struct View { T* data; int cols; };
+template <typename T, class Op> __global__ void k(const View<T> x, float* y, int n, Op op) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = op(x.data[i], 1);
+}
+template <typename T> void run(View<char> x, float* y, int n) {
+    Sum op;
+    k<<<(n + 255) / 256, 256>>>((View<T>)x, y, n, op);
+}
+template void run<int>(View<char> x, float* y, int n);
+"""
+
+
+def test_a_launch_that_names_no_template_arguments_is_what_it_passes() -> None:
+    made = draft(program(DEDUCED), "k")
+    assert [gap for gap in made.missing if gap.key == "kernel"] == []
+    assert made.spec.steps[0].template_args == "int, Sum"
+
+
+def test_a_field_of_an_argument_that_a_launch_casts_is_the_kernel_s() -> None:
+    code = """
+struct Bytes { char* data; int cols; };
+struct Floats { Floats(Bytes); float* data; int cols; };
+__global__ void k(const Floats x, float* y) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < x.cols) y[i] = 2 * x.data[i]; }
+void run(Bytes x, float* y) { k<<<(x.cols + 255) / 256, 256>>>((Floats)x, y); }
+"""
+    assert [*draft(program(code), "k").spec.time[0].sizes] == ["cols"]
+
+
+def test_what_only_the_driver_makes_is_no_question() -> None:
+    code = """
+typedef cudaTextureObject_t Texture;
+__global__ void k(Texture t, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = tex1Dfetch<float>(t, i); }
+void run(Texture t, float* y, int n) { k<<<1, 256>>>(t, y, n); }
+"""
+    (gap,) = draft(program(code), "k").missing
+    assert gap == "'t' is a texture ('Texture'): a spec has numbers and buffers alone"
+    assert gap.key == ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -49,9 +51,13 @@ def _program(form: str, text: str, newline: str = "\n") -> tuple[Program, str | 
     return Program(files, "a b.cu"), "optiml.toml"
 
 
-def _after(program: Program, spec_path: str | None, **parts: object) -> tuple[KernelSpec, KernelSpec, Program]:
+def _launch(grid: Sequence[str] = (), block: Sequence[str] = (), shared: str = "") -> LaunchExpr:
+    return LaunchExpr(tuple(grid), tuple(block), shared)
+
+
+def _after(program: Program, spec_path: str | None, **parts: Any) -> tuple[KernelSpec, KernelSpec, Program]:
     (spec,) = specs_in(program, spec_path)
-    edits = relaunch_spec(program, spec, 0, **parts)  # type: ignore[arg-type]
+    edits = relaunch_spec(program, spec, 0, _launch(**parts))
     changed = program.replace({path: apply(program.files[path], e) for path, e in edits.items()})
     return spec, specs_in(changed, spec_path)[0], changed
 
@@ -97,7 +103,7 @@ chain = [
             text = program.files[path].replace(b"kernel = 'scale'\n", b"")
             program = program.replace({path: text})
         (spec,) = specs_in(program, path)
-        edits = relaunch_spec(program, spec, 1, block=["min(m, 128)"])
+        edits = relaunch_spec(program, spec, 1, _launch(block=["min(m, 128)"]))
         changed = program.replace({p: apply(program.files[p], e) for p, e in edits.items()})
         steps = specs_in(changed, path)[0].steps
         assert steps[0] == spec.steps[0]
@@ -107,7 +113,7 @@ chain = [
 def test_a_spec_without_launch_needs_no_edit() -> None:
     program, path = _program("comments", BODY)
     (spec,) = specs_in(program, path)
-    assert relaunch_spec(program, spec, 0, block=["128"]) == {}
+    assert relaunch_spec(program, spec, 0, _launch(block=["128"])) == {}
 
 
 @pytest.mark.parametrize("expression", ["nothing", "x", "m / 0", "m +", "blockDim.x"])
@@ -115,7 +121,7 @@ def test_what_cannot_be_said_in_the_spec_is_refused(expression: str) -> None:
     program, path = _program("comments", BODY + LAUNCHES["inline"])
     (spec,) = specs_in(program, path)
     with pytest.raises(SpecError):
-        relaunch_spec(program, spec, 0, grid=[expression])
+        relaunch_spec(program, spec, 0, _launch(grid=[expression]))
 
 
 def test_constants_that_use_all_before_them_end_soon() -> None:
@@ -128,6 +134,17 @@ def test_constants_that_use_all_before_them_end_soon() -> None:
     program = program.replace({program.kernel_file: macros.encode() + program.data})
     spec = specs_in(program, path)[0]
     begin = time.process_time()
-    edits = relaunch_spec(program, spec, 0, grid=["m / L7_0 + 1"])
+    edits = relaunch_spec(program, spec, 0, _launch(grid=["m / L7_0 + 1"]))
     assert time.process_time() - begin < 1
     assert [e.text for listed in edits.values() for e in listed] == ['"rows / 10000000 + 1"']
+
+
+def test_constants_that_tune_lines_leave_open_keep_their_names() -> None:
+    """As numbers the spec launched as before at every other point of the template, and the source otherwise."""
+    program, path = _program("toml", BODY + LAUNCHES["inline"])
+    tuned = b"// optiml: tune WIDE = 64, 128\nconstexpr int WIDE = 64;\nconstexpr int EACH = WIDE / 32;\n"
+    program = program.replace({program.kernel_file: tuned + program.data})
+    spec, after, _ = _after(program, path, grid=["m / (EACH * TILE) + 1"], block=["WIDE"])
+    assert after.steps[0].launch == LaunchExpr(("rows / (EACH * 16) + 1",), ("WIDE",), "0", (("EACH", 2), ("WIDE", 64)))
+    launch = LaunchExpr((), ("NEW",), "", (("NEW", 96),))  # comes with the same edit
+    assert [e.text for edits in relaunch_spec(program, spec, 0, launch).values() for e in edits] == ['"NEW"']

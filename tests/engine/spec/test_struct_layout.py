@@ -85,13 +85,35 @@ LAUNCH = "void run(float* y, {kind} p, int n) {{ k<<<n / 32, 32>>>(y, p, n); }}"
 BODY = "__global__ void k(float* y, {kind} p, int n) {{ int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = {value}; }}\n"
 
 
-def test_a_struct_of_fractions_gets_a_value_and_one_of_sizes_is_asked_for() -> None:
+def test_a_struct_of_fractions_gets_a_value_and_each_whole_number_is_an_argument() -> None:
     made = draft(_program((BODY + LAUNCH).format(kind="Pair", value="p.a * p.b")), "k")
     assert not made.missing
     assert 'args.p = { type = "struct:8", value = "hex:0000403f0000403f" }  # assumed: the value' in made.text
-    (gap,) = draft(_program((BODY + LAUNCH).format(kind="Base", value="p.rows")), "k").missing
-    assert gap == "the value of 'p' (rows at 0): write hex: and its bytes"
+    made = draft(_program((BODY + LAUNCH).format(kind="Base", value="p.rows")), "k")
+    assert not made.missing
+    assert 'args.p.rows = { value = "1" }  # assumed: the value' in made.text
+
+
+HANDED = "__device__ float each({kind} p, int i) {{ return p.{field} * i; }}\n"
+
+
+def test_a_struct_that_is_handed_on_has_sizes_by_their_names() -> None:
+    code = HANDED + BODY + LAUNCH
+    made = draft(_program(code.format(kind="Base", field="rows", value="each(p, i)")), "k")
+    assert not made.missing
+    assert 'args.p.rows = { value = "rows" }' in made.text
+    (gap,) = draft(
+        _program("struct Odd { int a, b; };" + code.format(kind="Odd", field="a", value="each(p, i)")), "k"
+    ).missing
+    assert gap == "the value of 'p' (a at 0, b at 4): write hex: and its bytes"
     assert gap.key == "args.p"
+
+
+def test_a_type_may_be_called_what_it_is() -> None:
+    code = "enum Mode { A, B };\n" + (BODY + LAUNCH).format(kind="enum Mode", value="p == A ? 1 : 2")
+    made = draft(_program(code), "k")
+    assert not made.missing
+    assert 'args.p = { value = "0" }  # assumed: A, the first of its values' in made.text
 
 
 def test_the_fields_of_a_struct_are_arguments_of_their_own() -> None:

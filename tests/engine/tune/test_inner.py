@@ -15,6 +15,7 @@ from engine.cuda.kernel import Edit, Span
 from engine.evaluate.devices import OneDevice
 from engine.model import Outcome, Target
 from engine.rewrite.proposal import Proposal
+from engine.search.build_queue import BuildQueue
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
@@ -310,3 +311,61 @@ def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_b
         )
     assert values(found.program.data.decode()) == max(evaluator.evaluated, key=lambda point: speed(*point))
     assert found.against == pytest.approx(speed(*values(found.program.data.decode())) / speed(256, 1), rel=1e-6)
+
+
+def test_no_more_points_are_built_than_evaluated_where_compilers_are_waited_for():
+    """A template's last round of builds, one for each compiler, came to nothing, and the next template waited for it."""
+    points = feasible(template(TEXT), Target()).points
+    for build_s, evaluation_s in ((0.4, 0.0), (0.0, 0.03)):
+
+        class Paced(Evaluator):
+            def build(self, program, *, by_rules=False, build_s=build_s):
+                time.sleep(build_s)
+                return super().build(program, by_rules=by_rules)
+
+            def evaluate(self, built, incumbent, *, brief=False, evaluation_s=evaluation_s):
+                time.sleep(evaluation_s)
+                return super().evaluate(built, incumbent, brief=brief)
+
+        original, evaluator = program(TEXT), Paced()
+        reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+        part = TunerPart(reads, Target(), evaluator, TunerPace(in_flight=12, seed=0, counted=False))
+        proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+        with ThreadPoolExecutor(10) as executor, device_of(part) as device:
+            found, _ = ended(
+                part.search(original, proposal, None, Budget(60.0, None), Builds(executor, 12, devices=device), {})
+            )
+        assert found.points == POINTS < len(points)
+        if build_s:
+            assert len(evaluator.built) <= POINTS
+        else:  # where the device is waited for, it takes the best of several
+            assert len(evaluator.built) > POINTS + 8
+
+
+def test_a_template_whose_turn_has_come_is_built_before_those_that_wait():
+    original, order = program(TEXT), []
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    held, held_up = threading.Event(), threading.Event()
+
+    class Noting(Evaluator):
+        def build(self, program, *, by_rules=False):
+            order.append(values(program.data.decode()))
+            return super().build(program, by_rules=by_rules)
+
+    part = TunerPart(reads, Target(), Noting(), TunerPace(in_flight=8, seed=0, counted=False))
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    queue = BuildQueue(1)
+    with device_of(part) as device:
+        part.ready(original, proposal, queue)
+        begun = part._begun[original.digest, proposal.rule]
+        begun.result(10)  # its first points wait for the thread, or were built
+        queue.submit(lambda: (held_up.set(), held.wait(10)))
+        assert held_up.wait(10)
+        other = queue.submit(order.append, "another candidate")
+        steps = part.search(original, proposal, None, Budget(60.0, None), Builds(queue, 8, devices=device), {})
+        next(steps)  # it waits for builds now
+        held.set()
+        ended(steps)
+        other.result(10)
+        queue.shutdown()
+    assert order.index("another candidate") > POINTS // 2

@@ -12,6 +12,7 @@ PRODUCT = (
     'asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"'
     ' : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));'
 )
+HALF = PRODUCT.replace("m16n8k8", "m16n8k16").replace("tf32.tf32", "f16.f16")
 COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");'
 
 
@@ -19,6 +20,7 @@ COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(f
     "text",
     [
         COPY, PRODUCT, PRODUCT.replace("asm(", "asm volatile("),
+        HALF, HALF.replace("f16.f16", "bf16.bf16"),
         'asm volatile("cp.async.commit_group;" ::: "memory");', 'asm volatile("cp.async.wait_group 0;\\n");', 'asm("cp.async.wait_all;");',
         '__asm__ volatile("cp.async.cg.shared.global.L2::128B " "[%0], [%1], 16;\\n" :: "r"(at), "l"(from));',
         'asm volatile("cp.async.wait_group %0;" :: "n"(N));',
@@ -46,6 +48,7 @@ def test_these_are_allowed_with_their_strings(text: str) -> None:
         'asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y), "=f"(z) : "f"(x));', 'asm("sqrt.approx.ftz.f32 %0, %1;" :: "=f"(y), "f"(x));',
         'asm("lg2.approx.ftz.f32 %0, %1;" EVIL : "=f"(y) : "f"(x));',
         PRODUCT.replace("m16n8k8", "m16n8k4"), PRODUCT.replace("tf32.tf32", "bf16.bf16"), PRODUCT.replace("{%8, %9}", "{%9, %8}"),
+        HALF.replace("f16.f16", "f16.bf16"), HALF.replace("m16n8k16", "m16n8k8"), HALF.replace(".f32 {", ".f16 {"),
         PRODUCT.replace('"+f"', '"=f"'), PRODUCT.replace('"r"(b[1])', '"l"(b)'), PRODUCT.replace(", {%0, %1, %2, %3};", "; exit;"),
         'asm volatile("cp.async.wait_all;"\n#define X\n);', 'asm volatile("cp.async.wait_all;" ::: "memory", "evil");',
     ],

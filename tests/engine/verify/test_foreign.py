@@ -140,6 +140,16 @@ def test_a_line_for_the_tool_speaks_to_nobody_else(line: str) -> None:
     assert screened(TEXT, "// optiml: args.x", f"{line}\n// optiml: args.x") == said
 
 
+def test_the_authors_own_comment_may_stand_beside_a_copy_of_the_code() -> None:
+    """A loop that an edit writes twice holds its comment twice; one that spoke of an instruction was refused."""
+    work = "        if (i < n) y[i] = 2 * x[i];\n"
+    commented = f"        // one instruction\n{work}"
+    text = TEXT.replace(work, commented)
+    assert screened(text, commented, f"{commented}        if (i < 0) continue;\n{commented}") is None
+    said = "adds a comment addressed to a reader or a tool rather than about the code"
+    assert screened(TEXT, work, commented) == said
+
+
 def test_a_candidate_may_leave_its_figures_open() -> None:
     lines = "// optiml: tune ITEMS = 1..4, 8\n// optiml: where BLOCK * ITEMS <= 1024 && max(BLOCK, 64) % 32 == 0\n"
     assert screened(TEXT, "// optiml: args.x", f"{lines}// optiml: args.x") is None

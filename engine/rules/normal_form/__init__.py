@@ -1,0 +1,1 @@
+"""Other spellings of a kernel's code, written as the rules read it."""

@@ -1,0 +1,149 @@
+"""A template that a model writes: the first answer that can be searched, its points as edits of the original, built as a model's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("jinja2")
+
+from engine.errors import UsageError
+from engine.llm.session import EXCHANGES, LlmSettings
+from engine.model import Program, Target
+from engine.run.model_template import ModelTemplate, ask_for_template
+from engine.run.template_run import tune
+from engine.search.participants import Builds
+from engine.spec.launch_config import evaluate
+from engine.spec.reader import relaunched, specs_in
+from engine.tune.chosen_template import NoTemplate
+from engine.tune.feasible import feasible
+from engine.tune.strategy import Known
+from engine.tune.strategy_choice import choose
+from engine.tune.template import program_at
+from engine.tune.tune_options import TuneOptions
+from engine.tune.tuner import TemplateSearch, Tuner
+from tests.engine.llm.server import ChatServer, Reply, completion, ok, status
+
+TEXT = """// optiml: args.x = { role = "inout", size = "n" }
+// optiml: check = [{ n = 1 }, { n = 1000 }]
+// optiml: time = [{ n = 65536 }]
+// optiml: launch = { grid = "(n + 127) / 128", block = "128" }
+#include <cuda_runtime.h>
+__global__ void scale(float* x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        x[i] *= 2.0f;
+    }
+}
+void launch(float* x, int n) { scale<<<(n + 127) / 128, 128>>>(x, n); }
+"""
+KERNEL = """// optiml: tune WIDE = 64, 128, 256
+constexpr int WIDE = 128;
+// optiml: tune EACH = 1, 2
+constexpr int EACH = 2;
+// optiml: where WIDE * EACH <= 256
+__global__ void scale(float* x, int n) {
+    for (int e = 0; e < EACH; ++e) {
+        int i = (blockIdx.x * EACH + e) * WIDE + threadIdx.x;
+        if (i < n) {
+            x[i] *= 2.0f;
+        }
+    }
+}
+"""
+PROGRAM = Program({"k.cu": TEXT.encode()}, "k.cu")
+
+
+def answer(idea: str, grid: str, block: str, kernel: str = "") -> Reply:
+    launch = [{"kernel": "scale", "grid": [grid], "block": [block], "shared": ""}]
+    item = {"idea": idea, "counter": "", "direction": "down", "edits": [], "kernel": kernel, "launch": launch}
+    return ok(completion(json.dumps({"proposals": [item]})))
+
+
+CLOSED = answer("Use blocks of 64", "(n + 63) / 64", "64")
+OPEN = answer("Leave the block open", "(n + WIDE * EACH - 1) / (WIDE * EACH)", "WIDE", KERNEL)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ChatServer]]:
+    running: list[ChatServer] = []
+
+    def start(*script: Reply) -> ChatServer:
+        running.append(ChatServer(*script))
+        monkeypatch.setenv("OPENAI_BASE_URL", running[-1].url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+def asked(out: Path) -> ModelTemplate:
+    return ask_for_template(LlmSettings(), PROGRAM, specs_in(PROGRAM, None)[0], None, Target(), out)[0]
+
+
+def test_the_first_answer_that_leaves_something_open_is_the_template(
+    tmp_path: Path, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(CLOSED, OPEN)
+    template = asked(tmp_path)
+    assert template.summary == "Leave the block open"
+    assert "Write the kernel as a template" in server.requests[0]["messages"][-1]["content"]
+    assert "optiml: tune" in server.requests[0]["messages"][0]["content"]
+    assert "Use blocks of 64: not used: it leaves nothing open" in server.requests[1]["messages"][-1]["content"]
+    points = feasible(template, Target()).points
+    assert len(points) == 5  # of six, one is beyond the condition
+    spec = specs_in(PROGRAM, None)[0]
+    for point in points:
+        program = program_at(PROGRAM, template, point)
+        assert b"// optiml: tune WIDE = 64, 128, 256\nconstexpr int WIDE = %d;" % point[0] in program.data
+        config = evaluate(program, relaunched(program, spec), 0, {"n": 1000})
+        assert config.block[0] == point[0]
+        assert config.grid[0] == -(-1000 // (point[0] * point[1]))
+    assert (tmp_path / EXCHANGES).read_text().count("\n") == 2
+
+
+def test_points_of_a_model_are_not_built_as_code_of_rules(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
+    serve(OPEN)
+    template, built = asked(tmp_path), []
+
+    def build(program: Program, *, by_rules: bool) -> Any:
+        built.append(by_rules)
+        raise UsageError("enough")
+
+    evaluator: Any = SimpleNamespace(build=build)
+    points = feasible(template, Target())
+    with ThreadPoolExecutor(1) as executor:
+        searched = TemplateSearch(template, points, choose("random", Known(points.points, 0, None))[0])
+        Tuner(PROGRAM, searched, evaluator, Target(), Builds(executor, in_flight=2)).begin(2)
+    assert built
+    assert not any(built)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says", "most"),
+    [(CLOSED, "it leaves nothing open", 3), (status(401), "status 401; check OPENAI_API_KEY", 1)],
+)
+def test_without_a_template_the_reason_is_told(
+    tmp_path: Path, serve: Callable[..., ChatServer], reply: Reply, says: str, most: int
+) -> None:
+    server = serve(reply)
+    with pytest.raises(NoTemplate, match=f"the model wrote no template: .*{says}"):
+        asked(tmp_path)
+    assert len(server.requests) <= most
+
+
+def test_a_models_template_goes_with_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(TEXT)
+    machine: Any = SimpleNamespace(target=Target(), builder=lambda *arguments: None)
+    with pytest.raises(UsageError, match="a model writes the template"):
+        tune(TuneOptions(path, rule="block_size", out=tmp_path / "out"), machine, llm=LlmSettings())
