@@ -48,7 +48,9 @@ def _listed(program: Program, kind: str) -> list[Node]:
     for path, data in program.files.items():
         if path.endswith(".toml") or not name or name.encode() not in data:
             continue
-        alone = re.search(rb"\benum\s+(?:class\s+|struct\s+)?%s\s*(?::[\w\s:]+)?\{[^{}]*\}" % name.encode(), data)
+        alone = re.search(
+            rb"\benum\s+(?:class\s+|struct\s+)?%s\s*(?::[\w\s:]+)?\{[^{}]*\}" % re.escape(name.encode()), data
+        )
         roots = [parse(data, path).root]
         if alone is not None:  # where the grammar loses what is around it
             roots.append(parse(alone[0] + b";").root)

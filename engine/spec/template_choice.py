@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from engine.cuda.class_members import classes_with, members_used
 from engine.cuda.declarations import variables
@@ -224,17 +224,28 @@ def _passed_types(program: Program, kernel: Kernel, site: LaunchSite) -> dict[st
         for node in walk(host.node) if host.node is not None else ():
             if node.type == "declaration" and host.body.start <= node.start_byte < site.span.start:
                 told |= {v.name: _plain_type(v.type) for v in variables(node)}
-    names = [_own(p) for p in kernel.template_parameters]
+    names = {_own(p) for p in kernel.template_parameters}
     for parameter, passed in zip(kernel.parameters, site.arguments, strict=False):
         data, cast = _DATA.search(passed), _CAST.match(passed.strip())
         kind = data[1] if data else cast[1].strip() if cast else told.get(passed.strip(), "")
-        pattern = re.escape(parameter.base)
-        for name in names:
-            pattern = re.sub(rf"\b{name}\b", rf"(?P<{name}>[\\w:<>, ]+)", pattern, count=1)
-        match = re.fullmatch(pattern, kind) if kind else None
+        match = re.fullmatch(_with_groups(parameter.base, names), kind) if kind else None
         for name, value in match.groupdict().items() if match else ():
             found.setdefault(name, value)
     return found
+
+
+def _with_groups(written: str, names: Collection[str]) -> str:
+    """A pattern for types that are written so, with a group for each of the names."""
+    seen: set[str] = set()
+
+    def group(match: re.Match[str]) -> str:
+        if match[0] not in names:
+            return match[0]
+        known = match[0] in seen
+        seen.add(match[0])
+        return f"(?P={match[0]})" if known else rf"(?P<{match[0]}>[\w:<>, ]+)"
+
+    return re.sub(r"[A-Za-z_]\w*", group, re.escape(written))
 
 
 def _own(parameter: str) -> str:

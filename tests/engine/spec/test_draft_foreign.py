@@ -1263,3 +1263,26 @@ void run(Texture t, float* y, int n) { k<<<1, 256>>>(t, y, n); }
     (gap,) = draft(program(code), "k").missing
     assert gap == "'t' is a texture ('Texture'): a spec has numbers and buffers alone"
     assert gap.key == ""
+
+
+def test_a_type_that_is_no_name_is_no_enumeration() -> None:
+    code = """
+template <int N> struct P;
+__global__ void k(float* y, P<(3> 1)> p) { y[threadIdx.x] = 1; }
+void run(float* y, P<(3> 1)> p) { k<<<1, 32>>>(y, p); }
+"""
+    assert any("the type of 'p'" in gap for gap in draft(program(code), "k").missing)
+
+
+def test_template_parameters_may_have_any_name() -> None:
+    code = """
+template <typename P, typename w, float (*f)(float)> struct Pair { P* first; w* second; int n; };
+template <typename P, typename w, float (*f)(float)> __global__ void k(const Pair<P, w, f> p, P* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.n) y[i] = f(p.first[i] + p.second[i]);
+}
+__device__ float twice(float x) { return 2 * x; }
+void run(Pair<float, int, twice> p, float* y) { k<<<(p.n + 255) / 256, 256>>>(p, y); }
+"""
+    made = draft(program(code), "k")
+    assert made.spec.steps[0].template_args == "float, int, twice"
