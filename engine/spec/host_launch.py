@@ -28,6 +28,7 @@ _DEVICE = (
     (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132, 2),
 )
 _OTHER, _MANY = 4, 1024  # of a size, to see whether the block changes with it; of another number, whether the grid does
+_LONG = (64, 128)  # of a size that a block follows, another two
 _LENGTHS, _DIVISORS = (
     (512, 1000, 4097, 70_001),
     [1 << k for k in range(1, 13)],
@@ -49,7 +50,13 @@ def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]
         found: dict[str, int] = {}
         try:
             block = _block(program, spec, sizes, found, each)
-            follow = [n for n in sizes if _block(program, spec, {**sizes, n: _OTHER}, found, each) != block]
+            follow = [
+                n
+                for n in sizes
+                if _block(program, spec, {**sizes, n: _OTHER}, found, each) != block
+                # A block of 4 or 8 warps, by whether there are few rows, follows nothing.
+                and len({_block(program, spec, {**sizes, n: length}, found, each) for length in _LONG}) > 1
+            ]
             found.update(dict.fromkeys(follow, each))
             x, y, z = _block(program, spec, sizes, found, each)
         except SourceError as error:

@@ -1286,3 +1286,18 @@ void run(Pair<float, int, twice> p, float* y) { k<<<(p.n + 255) / 256, 256>>>(p,
 """
     made = draft(program(code), "k")
     assert made.spec.steps[0].template_args == "float, int, twice"
+
+
+def test_a_size_that_chooses_between_two_blocks_stays_a_size() -> None:
+    code = """
+__global__ void k(float* y, int rows, int cols) {
+    for (int r = threadIdx.y; r < rows; r += blockDim.y) for (int c = threadIdx.x; c < cols; c += 32) y[r * cols + c] = 2.0f;
+}
+void run(float* y, int rows, int cols) {
+    int warps = rows < 16 ? 4 : 8;
+    dim3 threads(32, warps);
+    k<<<1, threads>>>(y, rows, cols);
+}
+"""
+    rows = {case.sizes["rows"] for case in draft(program(code), "k").spec.check}
+    assert len(rows) > 1
