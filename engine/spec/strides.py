@@ -40,6 +40,7 @@ _FILTERED = frozenset("xyz")  # the strides of a filter or a window as well
 _FLOAT = 4  # bytes
 _PAIR = 2  # letters of a dimension's name
 _COLUMNS = frozenset({"w", "width", "cols", "ncols", "columns", "d", "dim", "dims", "hidden"})  # of a size of rows
+_OF_BLOCKS = frozenset({"block", "tile", "warp", "thread", "threads", "chunk", "vec"})  # of a constant of the launch's
 _MOST_SIZES = 6  # that a row may be as long as the largest of
 
 
@@ -104,9 +105,11 @@ def strides(given: Numbers) -> Mapping[str, str]:
 
 
 def _longest(counted: Sequence[str], constants: Mapping[str, int]) -> str:
-    """The length of a row: the size that counts columns, or else the largest of all; "" for too many."""
-    fixed = [str(value) for name, value in constants.items() if _COLUMNS & {*_words(name)}]
-    columns = [*(size for size in counted if _COLUMNS & {*_words(size)}), *fixed] or counted
+    """The length of a row: what the template says, else the size that counts columns, or else the largest of all; "" for too many."""
+    fixed = [
+        str(value) for name, value in constants.items() if (own := {*_words(name)}) & _COLUMNS and not own & _OF_BLOCKS
+    ]
+    columns = fixed or [size for size in counted if _COLUMNS & {*_words(size)}] or counted
     return _largest(columns) if 0 < len(columns) <= _MOST_SIZES else ""
 
 

@@ -1301,3 +1301,11 @@ void run(float* y, int rows, int cols) {
 """
     rows = {case.sizes["rows"] for case in draft(program(code), "k").spec.check}
     assert len(rows) > 1
+
+
+def test_a_row_is_as_long_as_the_template_says_whatever_sizes_count() -> None:
+    names = ["nnz", "rotary_dim", "q_stride_n"]
+    given = Numbers(names, names[:2], {"q": 4}, constants={"HEAD_DIM": 64, "BLOCK_DIM": 32})
+    assert strides(given) == {"q_stride_n": "64"}
+    given = Numbers(names, names[:2], {"q": 4}, constants={"BLOCK_DIM": 32})
+    assert strides(given) == {"q_stride_n": "rotary_dim"}

@@ -12,8 +12,9 @@ from engine.spec.tables import comment_tables
 
 CODE = """\
 struct Config { int a; int b; };
+__device__ int at(Config c) { return c.a + c.b; }
 __global__ void pick(const float *x, float *y, Config c, int n) {
-    if (threadIdx.x % n) y[threadIdx.x] = x[c.a % n];
+    if (threadIdx.x % n) y[threadIdx.x] = x[at(c) % n];
 }
 """
 
