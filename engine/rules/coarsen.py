@@ -8,8 +8,8 @@ from engine.cuda.questions import Polynomial, children, declarators, names, text
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.idioms import covered, covers, definition, in_parameters, independent, only_bound, stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map
+from engine.rules.idioms import AXES, Axis, Index, ThreadMap, definition, in_parameters, stride_loop, thread_map
+from engine.rules.idioms.coverage import covered, covers, independent, only_bound
 
 _FACTORS = (4, 2, 8)
 _MOST_WAVES = 4

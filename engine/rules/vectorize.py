@@ -2,36 +2,15 @@
 
 from dataclasses import dataclass
 
+from engine.cuda.declarations import declarators
 from engine.cuda.kernel import Parameter
-from engine.cuda.questions import (
-    ArithmeticError_,
-    declarators,
-    evaluate_int,
-    index_of,
-    is_target,
-    pure,
-    subscripts,
-    unconditional,
-    written,
-)  # fmt: skip
-from engine.cuda.syntax import children, names, span, text, walk
+from engine.cuda.questions import ArithmeticError_, children, evaluate_int, names, pure, span, text, walk, written
+from engine.cuda.subscripts import index_of, is_target, subscripts, unconditional
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
-from engine.rules.idioms import (
-    Index,
-    ThreadMap,
-    aligned,
-    covered,
-    covers,
-    independent,
-    only_bound,
-    packs,
-    scalar_pointers,
-    thread_map,
-    widths,
-)
+from engine.rules.idioms import Index, ThreadMap, covered, covers, independent, only_bound, thread_map
 from engine.rules.idioms.neighbours import goes_along
-from engine.rules.idioms.packs import pack_bytes, pack_size
+from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, scalar_pointers, widths
 
 _WIDEST, _MOST = 16, 8  # bytes of a vector, elements that must be neighbours
 

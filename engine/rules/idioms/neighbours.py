@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.cuda.definitions import expression
-from engine.cuda.polynomial import Polynomial, polynomial
-from engine.cuda.syntax import strip, text
+from engine.cuda.questions import Polynomial, polynomial, strip, text
 from engine.rewrite import Node, Scope, Site
 
 # Over the elements of one vector a part of an index stays, or goes up by one from a multiple of their number on.

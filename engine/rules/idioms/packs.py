@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from engine.cuda.kernel import Parameter
-from engine.errors import OptimlError
-from engine.rewrite import Edit, Site, Span
+from engine.rewrite import Edit, OptimlError, Site, Span
 from engine.spec.dtypes import parse_dtype
 
 _SIZES = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import assigned
-from engine.cuda.subscripts import index_of
+from engine.cuda.questions import assigned, declarators, index_of
 from engine.cuda.syntax import ancestors, called, children, names, operands, strip, text, walk
 from engine.rewrite import Node
 from engine.rules.idioms.strided_loop import StrideLoop

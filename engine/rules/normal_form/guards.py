@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from engine.cuda.declarations import declarators
-from engine.cuda.effects import pure
-from engine.cuda.syntax import children, names, text, walk
+from engine.cuda.questions import children, declarators, names, pure, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 from engine.rules.idioms.thread_index import Index, thread_indices
 

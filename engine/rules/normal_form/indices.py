@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.cuda.declarations import declared_type, variables
-from engine.cuda.polynomial import Polynomial
-from engine.cuda.syntax import children, is_integer_type, text
+from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, text, variables
 from engine.rewrite import Edit, Edits, Site, Span
 from engine.rules.idioms.thread_index import AXES, global_axis, is_wide
 

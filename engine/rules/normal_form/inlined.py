@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from engine.cuda.declarations import variables
-from engine.cuda.effects import pure, written
 from engine.cuda.kernel import Function
-from engine.cuda.syntax import called, children, names, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
-from engine.rewrite.wording import reindent
+from engine.cuda.questions import called, children, names, pure, text, variables, walk, written
+from engine.rewrite import Edit, Edits, Node, Site, Span, reindent
 
 _MAX_LINES = 150
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.cuda.declarations import Declared, declared_type, variables
-from engine.cuda.syntax import ancestors, inside, is_integer_type, text, walk
+from engine.cuda.questions import Declared, ancestors, declared_type, inside, is_integer_type, text, variables, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from engine.cuda.edit import edit_program
-from engine.cuda.kernel import Edit, Span
-from engine.errors import OptimlError
 from engine.model import Program
-from engine.rewrite import Edits, Family, Proposal, Site
+from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
 from engine.rules.normal_form.accesses import plain_accesses
 from engine.rules.normal_form.guards import guards_last
 from engine.rules.normal_form.indices import global_indices, without_unused

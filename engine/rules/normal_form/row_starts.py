@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.cuda.effects import pure
-from engine.cuda.syntax import children, names, text, walk
+from engine.cuda.questions import children, names, pure, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 
 _BINDING_LESS = frozenset({"-", "<<", ">>", "&", "|", "^"})

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.cuda.declarations import Declared, variables
-from engine.cuda.effects import assigned, pure
-from engine.cuda.syntax import children, inside, is_integer_type, text, walk
+from engine.cuda.questions import Declared, assigned, children, inside, is_integer_type, pure, text, variables, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 
 
