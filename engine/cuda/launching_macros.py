@@ -28,7 +28,7 @@ class _Macro:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _WrittenOut:
     """A macro's call in a file, and where the text that it stands for begins and ends in the text with all written out."""
 
     span: Span
@@ -63,12 +63,12 @@ def _launching(program: Program) -> dict[str, _Macro]:
     return {name: macro for name, macro in only.items() if "<<<" in macro.body and "#" not in macro.body}
 
 
-def _written_out(unit: Unit, macros: Mapping[str, _Macro]) -> tuple[bytes, list[_Call]]:
+def _written_out(unit: Unit, macros: Mapping[str, _Macro]) -> tuple[bytes, list[_WrittenOut]]:
     """The file with the macros' calls written out on the same lines."""
     # Positions are bytes: latin-1 keeps one character a byte.
     written = unit.data.decode("latin-1")
     names = re.compile(rf"\b({'|'.join(map(re.escape, macros))})\s*\(")
-    out, calls, at, length = list[str](), list[_Call](), 0, 0
+    out, calls, at, length = list[str](), list[_WrittenOut](), 0, 0
     for match in names.finditer(written):
         end = _closing(written, match.end())
         if match.start() < at or end < 0 or _defines(unit, match.start()):
@@ -80,7 +80,7 @@ def _written_out(unit: Unit, macros: Mapping[str, _Macro]) -> tuple[bytes, list[
         begin = length + len(before)
         lines = "\n" * written.count("\n", match.start(), end)
         out += [before, made, lines]
-        calls.append(_Call(Span(match.start(), end), begin, begin + len(made)))
+        calls.append(_WrittenOut(Span(match.start(), end), begin, begin + len(made)))
         at, length = end, begin + len(made) + len(lines)
     return "".join([*out, written[at:]]).encode("latin-1"), calls
 

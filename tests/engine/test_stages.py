@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import engine.run.optimization
+import engine.search.books
 import engine.search.loop
 import engine.search.progress
 from benchmarks.searches import overhead
@@ -33,7 +34,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed_h = 0.0
-        for module in (engine.run.optimization, engine.search.loop, engine.search.progress):
+        for module in (engine.run.optimization, engine.search.books, engine.search.loop, engine.search.progress):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:

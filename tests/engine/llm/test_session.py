@@ -42,7 +42,7 @@ from .test_faults import faster
 
 def run(
     folder, settings, name="run", memory=None, factors=("1.5",),
-    diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",)),
+    diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",)), insight=None,
 ):  # fmt: skip
     (folder / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
@@ -50,7 +50,7 @@ def run(
     monkey = pytest.MonkeyPatch()
     monkey.setattr("engine.llm.participant.diagnoser", lambda *_: diagnose)
     evaluator = FakeEvaluator()
-    sources = DiagnosisSources(None, evaluator.build)
+    sources = DiagnosisSources(insight, evaluator.build)
     part = Part(WantedPart(settings, memory), spec, Target(), folder / name, sources)
     monkey.undo()
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
@@ -401,6 +401,13 @@ def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     assert sum(p.prior == 1.0 for p in tree.root.untried) == MOST_JUDGED
 
 
+class NoOpinion:
+    """A profiler that is there, and has no opinion of proposals: counters are told of only where there is one."""
+
+    def weigh(self, digest, proposals):
+        return None
+
+
 def test_every_edit_is_kept_with_its_exchange_its_cost_and_its_ending(tmp_path, online):
     online(ok(completion(faster("2.0"))))
     counters = {"dram__bytes.sum": "200 byte"}
@@ -410,7 +417,7 @@ def test_every_edit_is_kept_with_its_exchange_its_cost_and_its_ending(tmp_path, 
         return Diagnosed(("Memory-bound",), {"dram__bytes.sum": "100 byte"} if made else counters, ("memory_bound",))
 
     settings = LlmSettings(model="m", price=Price(1.0, 10.0), prompts=False, concurrency=1)
-    search, session = run(tmp_path, settings, diagnose=diagnose)
+    search, session = run(tmp_path, settings, diagnose=diagnose, insight=NoOpinion())
     told = json.loads(json.dumps(session.summary))
     first = next(edit for edit in told["edits"] if edit["parent"] == 0)
     assert (first["expects"], first["before"], first["after"], first["held"]) == (
