@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.parse import parse
@@ -12,7 +13,16 @@ from engine.errors import UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
-from engine.spec.drafted_callers import is_launched, no_launch, note_shared, passed_null, set_looped, set_passed
+from engine.spec.drafted_callers import (
+    is_launched,
+    no_launch,
+    note_shared,
+    passed_null,
+    passed_products,
+    set_looped,
+    set_passed,
+    set_products,
+)
 from engine.spec.drafted_constants import drafted_constants
 from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
@@ -41,8 +51,6 @@ from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
-
-
 _BLOCK = 256  # threads of a launch that is assumed
 _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
 _MANY_SIZES = 4  # of which some may be parts of others
@@ -96,6 +104,7 @@ class _Way:
     `shapes`: to check instead of those that follow from the sizes. `segment`: the size that bounds the segments of ragged rows.
     `blocks`: expressions for how many there are of a launch that follows from the device, with their value in trials.
     `kept`: buffers that the kernel reads before it writes them. `turned`: trials give the first size the largest value.
+    `products`: sizes that the host computes of others.
     """
 
     runs: OriginalRuns = OriginalRuns()
@@ -116,6 +125,11 @@ class _Way:
     turned: bool = False
     kept: frozenset[str] = frozenset()
     blocks: Mapping[str, int] = field(default_factory=dict)
+    products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def given(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """What runs of the original are given: sizes, and those that the host computes of them."""
+        return {**sizes, **{name: prod(sizes[f] for f in factors) for name, factors in self.products.items()}}
 
 
 @dataclass(frozen=True)
@@ -158,8 +172,8 @@ def draft(
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
     many = len(made.spec.check[0].sizes) >= _MANY_SIZES
-    for other in (turned, tiled):
-        if way.tiled or not (_open(made) or (other is turned and many and _loose(made))):
+    for other in (_products(program, made, way), turned, tiled):
+        if way.tiled or other == way or not (_open(made) or (other is turned and many and _loose(made))):
             continue
         other_made = made_by(other)
         if (_open(other_made), _loose(other_made)) < (_open(made), _loose(made)):
@@ -230,6 +244,14 @@ def _holds_offsets(spec: KernelSpec, name: str) -> bool:
     return any(a.name == name and a.role == "in" and parse_dtype(a.type).kind == "int" for a in spec.arguments)
 
 
+def _products(program: Program, made: Draft, way: _Way) -> _Way:
+    """With sizes that the host computes of others, `n = rows * cols`: at other values some kernels leave their buffers."""
+    unit = parse(program.data, program.kernel_file)
+    found = passed_products(program, unit.kernel(made.spec.kernel))
+    more = [name for factors in found.values() for name in factors if name not in {a.name for a in made.spec.arguments}]
+    return replace(way, products=found, hosts=tuple(dict.fromkeys((*way.hosts, *more)))) if found else way
+
+
 def _launching(program: Program, made: Draft, way: _Way) -> _Way:
     return replace(way, launching=deciding(program, made.spec))
 
@@ -271,6 +293,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
+    set_products(parts, way.products)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = set_strides(parts, way.hosts, usage, template_args)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
@@ -374,12 +397,13 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
     # With no size at all one trial says everything: nothing can vary.
     for at, chosen in enumerate(_trials_of(sizes, way)):
         if way.runs.probe is not None and (sizes or at == 0):
-            reached = way.runs.probe(chosen)
+            given = way.given(chosen)
+            reached = way.runs.probe(given)
             failed |= not reached and not trials
-            ended = ended or way.runs.ended(chosen)
+            ended = ended or way.runs.ended(given)
             for name, touched in reached.items():
                 trials.setdefault(name, []).append((chosen, touched))
-            for name, touched in way.runs.moved(chosen).items() if way.runs.moved is not None and indices else ():
+            for name, touched in way.runs.moved(given).items() if way.runs.moved is not None and indices else ():
                 later.setdefault(name, []).append((chosen, touched))
         whole = {n: int(v) for n, v in values.items() if v.isdigit()}
         for name in buffers:
@@ -422,7 +446,7 @@ def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> 
     """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
     seen: dict[str, set[Role]] = {}
     for chosen in _trials_of(sizes, way):
-        for name, each in way.runs.roles(chosen).items() if way.runs.roles is not None else ():
+        for name, each in way.runs.roles(way.given(chosen)).items() if way.runs.roles is not None else ():
             seen.setdefault(name, set()).add(each)
     for part in parts:
         argument = part.argument

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from engine.cuda.kernel import Kernel, LaunchSite
 from engine.cuda.launch import hidden_launch, sites
 from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import names_in, parse, text
+from engine.cuda.syntax import is_integer_type, operands
 from engine.errors import SourceError
 from engine.model import Program
 from engine.spec.drafted_parts import ASSUMED, Part
 from engine.spec.dtypes import parse_dtype
+from engine.spec.host_solved import definition_of
 from engine.spec.launch_config import argument_node
 
 _FIRST = (0, 1, 2)  # what loops of steps begin with; those over lengths begin with more
@@ -95,6 +98,43 @@ def passed_numbers(program: Program, kernel: Kernel) -> dict[str, tuple[int | fl
             if value is not None:
                 found[parameter.name] = value, f"{site.path}:{site.line}"
     return found
+
+
+def passed_products(program: Program, kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """What the first launch passes as a product, `n = rows * cols`, of which the kernel is given a factor as well: its factors.
+
+    They have the names of the kernel's parameters, others those of the parameters of the host's function.
+    """
+    site = next(iter(readable_sites(program, kernel.name)), None)
+    if site is None:
+        return {}
+    scope = HostScope(program, parse(program.files[site.path], site.path), {})
+    hosts = [f for f in scope.unit.functions if f.name == site.function]
+    own = {p.name for p in hosts[0].parameters if is_integer_type(p.base)} if len(hosts) == 1 else set[str]()
+    passed = [
+        (p.name, each.strip()) for p, each in zip(kernel.parameters, site.arguments, strict=False) if not p.pointer
+    ]
+    given = {each: name for name, each in passed if each.isidentifier()}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, each in passed:
+        node = argument_node(scope.unit, site, each)
+        value = definition_of(scope, node) if node is not None and node.type == "identifier" else node
+        factors = [text(n) for n in operands(value, "*")] if value is not None else []
+        known = [given.get(factor, factor if factor in own else "") for factor in factors]
+        if len(known) > 1 and all(known) and name not in known and any(factor in given for factor in factors):
+            found[name] = tuple(known)
+    return found
+
+
+def set_products(parts: list[Part], products: Mapping[str, Sequence[str]]) -> None:
+    """Give sizes of the kernel that are products of others their value; the others become sizes where nothing tells their value."""
+    factors = {name for each in products.values() for name in each}
+    for part in parts:
+        if part.argument.name in factors and part.notes == [ASSUMED]:
+            part.argument, part.size, part.notes = replace(part.argument, value=""), part.argument.name, []
+        if part.size == part.argument.name and part.size in products:
+            part.argument, part.size = replace(part.argument, value="*".join(products[part.size])), ""
+            part.notes = ["assumed: the value, as the host computes it"]
 
 
 def set_looped(program: Program, kernel: Kernel, parts: list[Part]) -> None:

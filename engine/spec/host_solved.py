@@ -19,7 +19,7 @@ def solved(scope: HostScope, passed: Node, value: int) -> Iterator[tuple[str, in
 
     `const int d = C / heads;` passed for 64 with 12 heads gives C = 768: whoever divides so counts on there being no remainder.
     """
-    definition = _definition(scope, passed)
+    definition = definition_of(scope, passed)
     node = definition if passed.type == "identifier" else passed
     return _of(scope, node, value, 0) if node is not None else iter(())
 
@@ -36,7 +36,7 @@ def _of(scope: HostScope, node: Node, value: int, depth: int) -> Iterator[tuple[
         return
     if node.type == "identifier":
         name = text(node)
-        definition = _definition(scope, node) if name not in scope.known else None
+        definition = definition_of(scope, node) if name not in scope.known else None
         if definition is not None and definition.type in (
             *_WRAPPED,
             "binary_expression",
@@ -76,7 +76,8 @@ def _inverse(operator: str, value: int, other: int, *, open_left: bool) -> int |
     return None
 
 
-def _definition(scope: HostScope, node: Node) -> Node | None:
+def definition_of(scope: HostScope, node: Node) -> Node | None:
+    """What a local of the host is declared with, where nothing else is assigned to it; None for other nodes."""
     if node.type != "identifier":
         return None
     try:
