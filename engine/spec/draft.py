@@ -172,7 +172,8 @@ def draft(
     # Some sizes are parts of others, which mostly come first; what goes beyond its arrays at odd sizes may be made for whole tiles.
     turned, tiled = replace(way, turned=True), replace(way, tiled=True, whole=True)
     many = len(made.spec.check[0].sizes) >= _MANY_SIZES
-    for other in (_products(program, made, way), turned, tiled):
+    computed = _products(program, made, way) if _open(made) else way
+    for other in (computed, turned, tiled):
         if way.tiled or other == way or not (_open(made) or (other is turned and many and _loose(made))):
             continue
         other_made = made_by(other)
@@ -293,7 +294,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
-    set_products(parts, way.products)
+    way = replace(way, products=set_products(parts, way.products))
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = set_strides(parts, way.hosts, usage, template_args)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -126,15 +126,23 @@ def passed_products(program: Program, kernel: Kernel) -> dict[str, tuple[str, ..
     return found
 
 
-def set_products(parts: list[Part], products: Mapping[str, Sequence[str]]) -> None:
-    """Give sizes of the kernel that are products of others their value; the others become sizes where nothing tells their value."""
-    factors = {name for each in products.values() for name in each}
-    for part in parts:
-        if part.argument.name in factors and part.notes == [ASSUMED]:
-            part.argument, part.size, part.notes = replace(part.argument, value=""), part.argument.name, []
-        if part.size == part.argument.name and part.size in products:
-            part.argument, part.size = replace(part.argument, value="*".join(products[part.size])), ""
-            part.notes = ["assumed: the value, as the host computes it"]
+def set_products(parts: list[Part], products: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Give sizes of the kernel that are products of others their value, and say which these are.
+
+    The others become sizes where nothing tells their value; where something does, the product stays a size of its own.
+    """
+    own = {part.argument.name: part for part in parts}
+    free = {name for name, part in own.items() if part.size == name or part.notes == [ASSUMED]}
+    found = {
+        n: f for n, f in products.items() if own[n].size == n and all(each in free or each not in own for each in f)
+    }
+    for factor in (own[each] for factors in found.values() for each in factors if each in own):
+        if factor.notes == [ASSUMED]:
+            factor.argument, factor.size, factor.notes = replace(factor.argument, value=""), factor.argument.name, []
+    for name, factors in found.items():
+        own[name].argument, own[name].size = replace(own[name].argument, value="*".join(factors)), ""
+        own[name].notes = ["assumed: the value, as the host computes it"]
+    return found
 
 
 def set_looped(program: Program, kernel: Kernel, parts: list[Part]) -> None:

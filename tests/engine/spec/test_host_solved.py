@@ -62,6 +62,18 @@ def test_a_size_that_the_host_computes_of_others_has_its_value(tmp_path: Path) -
     assert set(made.spec.time[0].sizes) == {"batch", "steps", "inner"}
 
 
+def test_a_product_of_what_has_a_value_stays_a_size(tmp_path: Path) -> None:
+    """A loop around the launch tells the value of `steps`: no size of that name is there to multiply with."""
+    looped = PRODUCT.replace(
+        "    int n = batch", "    for (steps = 1; steps < 9; steps *= 2) {\n    int n = batch"
+    ).replace(", n);", ", n); }")
+    text = program(looped)
+    assert passed_products(text, parse(text.data, "k.cu").kernel("k")) == {"count": ("batch", "steps", "inner")}
+    made = _tried(looped, tmp_path)
+    arguments = {a.name: a for a in made.spec.arguments}
+    assert (arguments["steps"].value, arguments["count"].value) == ("1", "")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
