@@ -11,7 +11,7 @@ from collections.abc import Callable
 from engine.rewrite import template
 
 # Their tensor cores multiply in TF32 at four times the rate of single precision and more, so that three products pay.
-_ARCHITECTURES = frozenset({"80", "90", "100", "103"})
+_ARCHITECTURES = frozenset({80, 90, 100, 103})
 INDEPENDENT = 8  # products that hide the latency of one
 # Types of 16 bits -> what PTX calls them, and the function that gives their bits.
 _PAIRED = {
@@ -22,14 +22,18 @@ _PAIRED = {
 
 def worthwhile(arch: str) -> bool:
     """Whether an architecture's tensor cores are so much faster that three products take less time than one."""
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    return found is not None and found[1] in _ARCHITECTURES
+    return _number(arch) in _ARCHITECTURES
 
 
 def paired(element: str, arch: str) -> bool:
     """Whether an architecture's tensor cores multiply 16 x 16 by 16 x 8 elements of a type, two of them in a register."""
+    return element in _PAIRED and _number(arch) >= 80
+
+
+def _number(arch: str) -> int:
+    """The number of an architecture, 90 of "sm_90a"; 0 of what is none."""
     found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    return element in _PAIRED and found is not None and int(found[1]) >= 80
+    return int(found[1]) if found is not None else 0
 
 
 def functions(name: Callable[[str], str]) -> str:

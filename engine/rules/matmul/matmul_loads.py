@@ -170,37 +170,34 @@ def copy_tile(form: Product, p: Part, first_k: str, buffer: str, name: Callable[
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     source, e = name("source"), name("e")
     body = _source(form, p, first_k, outer, k, name)
-    if p.pairs:
-        body += [
-            f"{p.type}* const {name('place')} = &{p.element(buffer, outer, k, name)};",
-            f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
-            f"{unit}__pipeline_memcpy_async({name('place')}, {source}, 16);",
-            "} else {",
-            f"{unit}#pragma unroll",
-            f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-            f"{unit}{unit}{name('place')}[{e}] = {far} < {far_end} && {near} + {e} < {near_end} ? {source}[{e}] : {_zero(p)};",
-            f"{unit}}}",
-            "}",
-        ]
-        return _loop(p, body, name, unit)
-    size = _COPIED[p.operand.element]
-    inside = f"{far} < {far_end} && {near} < {near_end}"
-    if p.width == 1:
-        place = f"&{p.element(buffer, outer, k, name)}"
-        body.append(
-            f"__pipeline_memcpy_async({place}, {inside} ? {source} : {p.operand.array}, {size}, {inside} ? 0 : {size});"
-        )
-        return _loop(p, body, name, unit)
-    place = f"&{p.element(buffer, outer, k, name)}".removesuffix("]")
     within = f"{far} < {far_end} && {near} + {e} < {near_end}"
+    if p.pairs:  # a copy of fewer than four bytes is none
+        place = name("place")
+        body.append(f"{p.type}* const {place} = &{p.element(buffer, outer, k, name)};")
+        whole = f"__pipeline_memcpy_async({place}, {source}, {2 * p.width});"
+        single = f"{place}[{e}] = {within} ? {source}[{e}] : {_zero(p)};"
+    else:
+        size = _COPIED[p.operand.element]
+        place = f"&{p.element(buffer, outer, k, name)}"
+        if p.width == 1:
+            inside = f"{far} < {far_end} && {near} < {near_end}"
+            body.append(
+                f"__pipeline_memcpy_async({place}, {inside} ? {source} : {p.operand.array}, {size}, {inside} ? 0 : {size});"
+            )
+            return _loop(p, body, name, unit)
+        place = place.removesuffix("]")
+        whole = f"__pipeline_memcpy_async({place}], {source}, {p.width * size});"
+        single = (
+            f"__pipeline_memcpy_async({place} + {e}], {within} ? {source} + {e} : {p.operand.array}, {size}, "
+            f"{within} ? 0 : {size});"
+        )
     body += [
         f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
-        f"{unit}__pipeline_memcpy_async({place}], {source}, {p.width * size});",
+        f"{unit}{whole}",
         "} else {",
         f"{unit}#pragma unroll",
         f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{unit}__pipeline_memcpy_async({place} + {e}], {within} ? {source} + {e} : {p.operand.array}, {size}, "
-        f"{within} ? 0 : {size});",
+        f"{unit}{unit}{single}",
         f"{unit}}}",
         "}",
     ]

@@ -133,16 +133,19 @@ class _Multiplication:
     @property
     def pairs(self) -> bool:
         """Whether tensor cores multiply the factors as they are, of 16 bits, for sums in single precision."""
-        form = self.form
-        elements, types = {form.a.element, form.b.element}, {form.accumulator, form.a.type, form.b.type}
-        own = len(elements) == 1 and types == {"float"} and not form.alone
-        return own and paired(form.a.element, self.site.target.arch)
+        a, b = self.form.a.element, self.form.b.element
+        return self._summed and a == b and paired(a, self.site.target.arch)
 
     @property
     def tensor(self) -> bool:
         """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
-        types = {self.form.accumulator, self.form.a.type, self.form.b.type}
-        return not self.form.alone and types == {"float"} and worthwhile(self.site.target.arch)
+        return self._summed and worthwhile(self.site.target.arch)
+
+    @property
+    def _summed(self) -> bool:
+        """Whether sums and what is multiplied are in single precision, and a block's tile is not all there is of a product."""
+        form = self.form
+        return not form.alone and {form.accumulator, form.a.type, form.b.type} == {"float"}
 
 
 def _multiplication(site: Site) -> _Multiplication | None:

@@ -8,6 +8,7 @@ import pytest
 
 from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal, results
+from tests.engine.rules.test_matmul_tensor import OTHER_FORMS
 from tests.engine.rules.test_matmul_tile import AWKWARD, PLAIN, site_of
 from tests.engine.rules.workbench import after, compiles, device, machine_code, propose
 
@@ -67,16 +68,7 @@ def test_every_tiling_gives_the_same_results(source: str, sizes: dict[str, int])
     assert_equal(site, edited, [sizes], tolerance=TOLERANCE, races=sizes["m"] == 70)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("b[i * n + col]", "b[col * k + i]"),
-        ("a[row * k + i]", "a[i * m + row]"),
-        ("if (row < m && col < n) {", "if (row < m && col < n && col <= row) {"),
-        ("c[row * n + col] = sum;", "c[row * n + col] = 2.0f * sum + c[row * n + col];"),
-        ("__half2float(a[row * k + i])", "(float)a[row * k + i]"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [*OTHER_FORMS, ("__half2float(a[row * k + i])", "(float)a[row * k + i]")])
 def test_other_orders_masks_and_results(old: str, new: str) -> None:
     assert old in HALF
     site = site_of(HALF.replace(old, new))

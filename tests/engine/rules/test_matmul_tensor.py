@@ -11,6 +11,12 @@ from tests.engine.rules.equality import assert_equal, results
 from tests.engine.rules.test_matmul_tile import AWKWARD, PLAIN, TRANSPOSED, site_of
 from tests.engine.rules.workbench import after, compiles, device, machine_code, propose
 
+OTHER_FORMS = (  # orders, a mask, a result that is used otherwise
+    ("b[i * n + col]", "b[col * k + i]"),
+    ("a[row * k + i]", "a[i * m + row]"),
+    ("if (row < m && col < n) {", "if (row < m && col < n && col <= row) {"),
+    ("c[row * n + col] = sum;", "c[row * n + col] = 2.0f * sum + c[row * n + col];"),
+)
 TOLERANCE = 1e-5  # of sums of 36 terms; single precision is good for 2e-6, one product in TF32 for 1e-3
 
 
@@ -81,16 +87,7 @@ def test_every_tiling_gives_the_same_results(sizes: dict[str, int]) -> None:
     assert_equal(site, edited, [sizes], tolerance=TOLERANCE, races=sizes["m"] == 70)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("b[i * n + col]", "b[col * k + i]"),
-        ("a[row * k + i]", "a[i * m + row]"),
-        ("if (row < m && col < n) {", "if (row < m && col < n && col <= row) {"),
-        ("c[row * n + col] = sum;", "c[row * n + col] = 2.0f * sum + c[row * n + col];"),
-        ("sum += ", "sum -= "),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [*OTHER_FORMS, ("sum += ", "sum -= ")])
 def test_other_orders_masks_and_results(old: str, new: str) -> None:
     site = site_of(PLAIN.replace(old, new))
     assert_equal(site, [tensor(site, 64, 128, 4)], AWKWARD[1:2], tolerance=TOLERANCE, races=True)
