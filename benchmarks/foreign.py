@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -72,6 +72,16 @@ def listed(path: Path = LIST) -> list[Foreign]:
         for r in found
         for k in r["kernels"]
     ]
+
+
+def misplaced(checkouts: Path, commits: Mapping[str, str]) -> str:
+    """Which checkout is missing or stands at another commit than the repository's, in words; "" where all are right."""
+    for repository, commit in commits.items():
+        folder = checkouts / repository.replace("/", "__")
+        asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != commit:
+            return f"{folder} is not at {commit}"
+    return ""
 
 
 @contextlib.contextmanager
@@ -262,12 +272,8 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     begin = datetime.datetime.now(datetime.UTC)
     kernels = chosen(listed(options.list), options)
-    for kernel in kernels:
-        folder = options.checkouts / kernel.repository.replace("/", "__")
-        asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-        at = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-        if at != kernel.commit:
-            parser.error(f"{folder} is not at {kernel.commit}")
+    if wrong := misplaced(options.checkouts, {kernel.repository: kernel.commit for kernel in kernels}):
+        parser.error(wrong)
     rows: list[dict[str, Any]] = []
     if options.only and options.record and options.record.exists():
         before = json.loads(options.record.read_text(encoding="utf-8"))

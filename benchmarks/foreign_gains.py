@@ -4,7 +4,7 @@
 
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign_gains.toml`, at its commit. A kernel marked `worked_on`
 was looked at while rules were written; the others were drawn and not looked at before they were measured. A result that is in
-`--work` already is taken as it is. Exit code 0.
+`--work` already is taken as it is. Exit code 0, or 2 where a checkout is missing or stands at another commit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.foreign import misplaced  # noqa: E402
 
 SCHEMA = "optiml.foreign_gains/1"
 LIST = ROOT / "benchmarks" / "foreign_gains.toml"
@@ -118,9 +119,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--there", action="store_true", help="search nothing: only what is in --work already")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
+    kernels = listed(options.list)
+    if not options.there and (wrong := misplaced(options.checkouts, {k["repository"]: k["commit"] for k in kernels})):
+        parser.error(wrong)
     start = head(SCHEMA, __file__, given, datetime.datetime.now(datetime.UTC))
     rows: list[dict[str, Any]] = []
-    for kernel in listed(options.list):
+    for kernel in kernels:
         row = searched(kernel, options)
         rows.append(row)
         shown = row["error"] or f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f}), {row['stopped']}"

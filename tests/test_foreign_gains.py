@@ -50,3 +50,9 @@ def test_results_that_are_there_are_taken(tmp_path: Path) -> None:
     rows = json.loads(record.read_text())["rows"]
     assert [(r["kernel"], r["ratio"], r["of_copy_pct"]) for r in rows if r["error"] is None] == [(kernel, 2.0, 70)]
     assert {r["error"] for r in rows if r["kernel"] != kernel} == {"did not end"}
+
+
+def test_a_checkout_at_another_commit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--checkouts", str(tmp_path), "--work", str(tmp_path / "work")])
+    assert "is not at" in capsys.readouterr().err
