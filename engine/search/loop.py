@@ -310,8 +310,9 @@ class Search:
             if budget.candidates is None and self._waited_for():
                 return False  # the rest is chosen beside it
             try:
+                few = not self._ordered and len(self._pending) + running < self._in_flight // 2
                 with self.progress.stage(SELECT):
-                    chosen = self.tree.select(asking=self._asking.possible)
+                    chosen = self.tree.select(asking=self._asking.possible, eager=few)
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming, self._awaited_with = [awaited.coming], len(self.tree.nodes)
                 return None

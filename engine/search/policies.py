@@ -57,6 +57,10 @@ class _Heap:
             self._queued[node.id] = key
             heapq.heappush(self._heap, (key, node.id))
 
+    def leave(self, node: Node) -> None:
+        """It is passed over until it is entered again."""
+        self._queued.pop(node.id, None)
+
     def first(self) -> tuple[float, int] | None:
         """The key and the name of the first, None where nothing is left."""
         while self._heap:
@@ -70,9 +74,12 @@ class _Heap:
 
 
 class _First:
-    """Follows `Policy`: the most promising action of the first program with one, in an order of its own."""
+    """Follows `Policy`: the most promising action of the first program with one, in an order of its own.
 
-    patient = True
+    Where the tree is eager, a program whose proposals are still being looked for does not hold up the next ones.
+    """
+
+    patient = False
 
     def __init__(self, tree: Tree, key: Callable[[Node], float]) -> None:
         self._tree = tree
@@ -80,15 +87,27 @@ class _First:
         self._questions = _Heap(tree, key, lambda node: bool(node.questions))
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
-        while True:
-            heaps = [self._edits, self._questions] if self._tree.asking else [self._edits]
-            first = min((found for heap in heaps if (found := heap.first()) is not None), default=None)
-            if first is None:
-                return None
-            node = self._tree.nodes[first[1]]
-            actions = self._tree.actions(node)
-            if actions:
-                return node, actions[self._tree.mixture.pick(actions)]
+        heaps = [self._edits, self._questions] if self._tree.asking else [self._edits]
+        passed: list[Node] = []
+        try:
+            while True:
+                first = min((found for heap in heaps if (found := heap.first()) is not None), default=None)
+                if first is None and not passed:
+                    return None
+                node = self._tree.nodes[first[1]] if first is not None else passed[0]
+                if first is not None and self._tree.eager and self._tree.awaits(node):
+                    passed.append(node)
+                    for heap in heaps:
+                        heap.leave(node)
+                    continue
+                actions = self._tree.actions(node)
+                if actions:
+                    return node, actions[self._tree.mixture.pick(actions)]
+                if first is None:
+                    passed.pop(0)
+        finally:
+            for node in passed:
+                self.changed(node)
 
     def changed(self, node: Node) -> None:
         self._edits.enter(node)

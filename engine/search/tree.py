@@ -101,6 +101,7 @@ class Tree:
             int, tuple[float, set[str]]
         ] = {}  # what became the best so far: what it brought, and who had it
         self.asking = False  # questions count among the actions now
+        self.eager = False  # rather another program's edit than none
         self.awaited = 0  # questions that were asked and have no answer yet
         self._seed = seed
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
@@ -111,17 +112,17 @@ class Tree:
         self.policy = policy(strategy, self, seed)
         self.policy.changed(self.root)
 
-    def select(self, *, asking: bool = False) -> tuple[Node, Proposal] | None:
+    def select(self, *, asking: bool = False, eager: bool = False) -> tuple[Node, Proposal] | None:
         """The next action, and the node it starts from; None when nothing is left to try. Marks the path pending.
 
-        With `asking` it may be a Question; `answered` ends its visit. Raises NotYet, with nothing marked, where the tree policy cannot
-        tell before it knows a program's proposals.
+        With `asking` it may be a Question; `answered` ends its visit. Raises NotYet, with nothing marked, where the policy cannot tell
+        before it knows a program's proposals; with `eager` a policy may go on with other programs meanwhile.
         """
         seed = self._seed_left()
         if seed is not None:
             self.root.pending += 1
             return self.root, seed
-        self._patient, self.asking = self.policy.patient, asking
+        self._patient, self.asking, self.eager = self.policy.patient, asking, eager
         start = self.root
         try:
             while True:
@@ -199,6 +200,11 @@ class Tree:
                 node.offers = frozenset(rule_of(p) for p in proposals)
             self._reopened(node)
         return node.untried
+
+    def awaits(self, node: Node) -> bool:
+        """Whether a node's proposals are still being looked for elsewhere."""
+        done = node.untried is not None or (node.evaluation is not None and _closed(node.evaluation.outcome))
+        return not done and self._coming(node.program) is not None
 
     def first(self, seeds: Sequence[Proposal]) -> None:
         """Offer edits of the original that are tried before all others."""

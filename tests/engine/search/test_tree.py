@@ -342,7 +342,7 @@ def test_waiting_for_proposals_changes_nothing_that_is_chosen():
     assert orders[0] == orders[1]
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "random"])
+@pytest.mark.parametrize("strategy", ["epsilon-greedy", "random"])
 def test_what_draws_at_random_does_not_ask_twice(strategy):
     tree = Tree(program(), Factors(("1.5", "2.0")), 0, strategy, coming=lambda of: pytest.fail("asked"))
     assert tree.select() is not None
