@@ -15,7 +15,6 @@ from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 from engine.spec.parameters import constants, passed
 
-
 # Elements that NumPy draws in some ten milliseconds. Ours.
 _DRAWN_BY_HOST = 1 << 20
 
