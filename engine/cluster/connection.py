@@ -97,7 +97,7 @@ class Cluster:
         return self._begin(asked())
 
     def fetch(self, task: Any) -> Future[Any]:
-        """The answer of a task of `submit` that has ended, on its way from the worker. Raises MachineError."""
+        """The answer of a task of `submit`, on its way from the worker once that has ended. Raises MachineError."""
         return self._begin(self.client.gather(task, asynchronous=True))
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:

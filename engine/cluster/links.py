@@ -53,22 +53,24 @@ class WorkerLink:
         try:
             if self._gone:
                 raise OSError
-            task = self._cluster.submit(self._function, frame, self._worker)
-        except (OSError, RuntimeError):
+            with self._lock:
+                task = self._cluster.submit(self._function, frame, self._worker)
+                # Dask calls back on one thread for all tasks, which a wait for the answer there would hold up.
+                coming = self._cluster.fetch(task)
+                self._open[answer] = task
+        except (OSError, RuntimeError, MachineError):
             answer.set_exception(self._lost())
             return answer
-        with self._lock:
-            self._open[answer] = task
-        task.add_done_callback(partial(self._done, answer))
+        coming.add_done_callback(partial(self._done, answer))
         return answer
 
-    def _done(self, answer: Future[bytes], task: Any) -> None:
+    def _done(self, answer: Future[bytes], coming: Future[Any]) -> None:
         with self._lock:
             if self._open.pop(answer, None) is None:
                 return  # given up
         found: Any
         try:
-            found = task.result()
+            found = coming.result()
         except BaseException:  # whatever Dask says of a task that it could not run
             found = self._lost()
         with suppress(Exception):  # nobody waits any more
