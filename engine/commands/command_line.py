@@ -91,7 +91,7 @@ def _optimize(verbs: Verbs) -> None:
         "of the original alone, by chance, or from the newest that passed (default: greedy)",
     )
     add_profile(parser)
-    parser.add_argument("--no-proxies", action="store_true", help="deprecated, without effect: only time is rewarded")
+    parser.add_argument("--no-proxies", action="store_true", help="reward the speedup alone, no counters")
     earlier = parser.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",
