@@ -82,10 +82,10 @@ class BuildWorkers(Analysis):
         self._builds, self._opened = builds, 0
         self._crew = Crew(self._start, self._open, builds + _READERS, at_once=1, ended="the search has ended")
 
-    def warm(self, original: Program) -> None:
-        """Start workers now, beside what else there is to do; none where as many are there from an earlier run."""
+    def warm(self, original: Program, at_once: int) -> None:
+        """Start workers now for so many builds at once, beside what else there is to do; none where they are there from an earlier run."""
         self.original_program = original
-        self._crew.warm(self._builds)
+        self._crew.warm(min(self._builds, at_once))
 
     @contained_build
     def build(self, program: Program) -> Built:

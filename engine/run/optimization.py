@@ -118,7 +118,7 @@ def optimize(
         # Beside setting up the device, as all that starts here. With a front little else is compiled in this process.
         machine.compiler.warm(None if front is None else 1)
         if front is not None:
-            front.warm(program)
+            front.warm(program, in_flight(machine.jobs, options.budget, machine.devices))
         parts = _Parts(
             options,
             machine,

@@ -230,7 +230,7 @@ class _Run:
             try:
                 self.machine.compiler.warm(None if self.front is None else 1)  # beside setting up the device
                 if self.front is not None:
-                    self.front.warm(self.program)
+                    self.front.warm(self.program, ahead)
                 built, original = self.evaluator.open(self.program, ready)
             except OptimlError:
                 journal.withdraw()

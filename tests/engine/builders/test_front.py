@@ -257,7 +257,7 @@ def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, P
     program = known[2]
     made = started(known, 2)
     try:
-        made.warm(program)
+        made.warm(program, 64)
         with ThreadPoolExecutor(8) as threads:
             texts = [
                 program.replace({program.kernel_file: program.data.replace(b"largest", b"largest%d" % i)})
@@ -274,12 +274,20 @@ def test_a_further_run_of_a_kernel_starts_no_more(known: tuple[KernelSpec, str |
     """Each of an ablation's fifteen runs started as many again."""
     program = known[2]
     made = started(known, 2)
-    made.warm(program)
+    made.warm(program, 64)
     crew = made._crew
     with crew._changed:
         assert crew._changed.wait_for(lambda: len(crew._workers) == 2, timeout=60)
-    made.warm(program)
+    made.warm(program, 64)
     assert (len(crew._workers), crew._starting) == (2, 0)
+    made.close()
+
+
+def test_no_more_start_than_are_built_at_once(known: tuple[KernelSpec, str | None, Program]) -> None:
+    """A search of 25 candidates has four in flight, and began with a process and a compiler for each core of the machine."""
+    made = started(known, 8)
+    made.warm(known[2], 3)
+    assert len(made._crew._workers) + made._crew._starting == 3
     made.close()
 
 
@@ -303,7 +311,7 @@ def test_a_worker_that_cannot_start_is_told_to_who_asks(
     program = known[2]
     made = started(known, 4)
     monkeypatch.setattr(client, "python_command", lambda module: [sys.executable, "-c", "raise SystemExit(3)"])
-    made.warm(program)
+    made.warm(program, 64)
     for _ in range(2):
         with pytest.raises(OptimlError, match="cannot start"):
             made.build(program)
@@ -325,7 +333,7 @@ def test_workers_that_are_there_to_read_start_no_compiler_before_they_build(
 ) -> None:
     program = known[2]
     front = started(known, 1)
-    front.warm(program)
+    front.warm(program, 64)
     crew = front._crew
     held = [crew._take() for _ in range(2)]
     deadline = time.monotonic() + 60
