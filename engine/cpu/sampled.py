@@ -17,6 +17,7 @@ MOST_APART = 1 << 34  # bytes that a buffer may be moved by
 _LINE = [("buffer", "<u4"), ("block", "<u4"), ("how", "<u8"), ("element", "<u8"), ("value", "V16")]
 _VALUE_AT = 24  # bytes of a line before its value
 _HEAD = 8
+_NARROW = 1 << 32
 SAMPLE_BYTES = _HEAD + 40 * MOST_ELEMENTS
 
 
@@ -36,12 +37,13 @@ class Sample:
 class Writes:
     """What the sampled blocks wrote of one buffer, ascending by entry.
 
-    `blocks` is the place of the writing block in the sample; `several`: more than one thread wrote it; `atomic`: by an atomic.
+    `lowest`: by the place of a block in the sample, the first entry that it writes; `several`: more than one thread wrote it;
+    `atomic`: by an atomic. Hundreds are kept for a search, of up to 2^18 entries each.
     """
 
-    entries: np.ndarray[Any, np.dtype[np.int64]]
+    entries: np.ndarray[Any, np.dtype[np.int64] | np.dtype[np.uint32]]
     values: np.ndarray[Any, Any]
-    blocks: np.ndarray[Any, np.dtype[np.int64]]
+    lowest: Mapping[int, int]
     several: np.ndarray[Any, np.dtype[np.bool_]]
     atomic: np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -63,6 +65,16 @@ def read_writes(results: BoundedOutput, at: int, storage: Mapping[str, np.dtype[
         own = lines[begin:end]
         value = np.ascontiguousarray(raw[begin:end, _VALUE_AT : _VALUE_AT + dtype.itemsize])
         values = value.view(dtype).reshape(-1)
-        how = own["how"]
-        found[name] = Writes(elements[begin:end], values, own["block"].astype(np.int64), (how & 1) != 0, (how & 2) != 0)
+        entries = elements[begin:end]
+        blocks, first = np.unique(own["block"], return_index=True)
+        lowest = {int(block): int(entries[at]) for block, at in zip(blocks, first, strict=True)}
+        if len(entries) and entries[-1] < _NARROW:
+            entries = entries.astype(np.uint32)
+        several, atomic = (_flags(own["how"], bit) for bit in (1, 2))
+        found[name] = Writes(entries, values, lowest, several, atomic)
     return found
+
+
+def _flags(how: np.ndarray[Any, np.dtype[np.uint64]], bit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    found = (how & bit) != 0
+    return found if found.any() else np.broadcast_to(np.False_, found.shape)

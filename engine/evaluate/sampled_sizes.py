@@ -17,7 +17,7 @@ from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding
 from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample
 from engine.errors import OptimlError
 from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking, spread
-from engine.evaluate.sampled_writes import entries_written_twice, lowest_entries, missing_entries, unexpected_entries
+from engine.evaluate.sampled_writes import entries_written_twice, missing_entries, unexpected_entries
 from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
@@ -470,7 +470,7 @@ def _block_of(known: _Known, name: str, entry: int) -> int | None:
     """The original's block that writes an entry, if what blocks write lies as far apart as that of the first ones."""
     assert known.job.sample is not None
     blocks, writes = known.job.sample.blocks, known.run.writes[name]
-    first = {blocks[at]: low for at, low in lowest_entries(writes)}
+    first = {blocks[at]: low for at, low in writes.lowest.items()}
     if 0 not in first:
         return None
     x, y, _ = known.launch.grid

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from engine.cpu.jobs import CpuRun
-from engine.cpu.sampled import Writes
 
 
 def missing_entries(old: CpuRun, new: CpuRun) -> dict[str, int]:
@@ -39,9 +36,3 @@ def unexpected_entries(old: CpuRun, new: CpuRun) -> dict[str, int]:
         if len(other):
             found[name] = int(other[0])
     return found
-
-
-def lowest_entries(writes: Writes) -> Iterator[tuple[int, int]]:
-    """(place of a block in the sample, the first entry that it writes)."""
-    for block in np.unique(writes.blocks):
-        yield int(block), int(writes.entries[writes.blocks == block].min())

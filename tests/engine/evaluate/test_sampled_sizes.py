@@ -48,9 +48,13 @@ def _run(kernel: Kernel, job: CpuJob) -> CpuRun:
                     return CpuRun({}, (Finding("out_of_bounds", f"writes y[{at}]"),), None, 0.0)
                 found[at] = (value, place, found.get(at, (0.0, 0, set()))[2] | {i})
     entries = np.array(sorted(found), np.int64)
-    none = Writes(*(np.zeros(0, t) for t in (np.int64, np.float32, np.int64, bool, bool)))
+    nothing = np.zeros(0, bool)
+    none = Writes(np.zeros(0, np.int64), np.zeros(0, np.float32), {}, nothing, nothing)
+    lowest: dict[int, int] = {}
+    for e in entries:
+        lowest.setdefault(found[e][1], int(e))
     own = Writes(
-        entries, np.array([found[e][0] for e in entries], np.float32), np.array([found[e][1] for e in entries]),
+        entries, np.array([found[e][0] for e in entries], np.float32), lowest,
         np.array([len(found[e][2]) > 1 for e in entries], bool), np.zeros(len(entries), bool),
     )  # fmt: skip
     return CpuRun({}, (), None, 0.0, writes={"x": none, "y": own})
