@@ -9,7 +9,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from engine.gpu.device import Arena, Given, SparseShape, Tools
+from engine.gpu.device import Arena, Given, SparseShape, Tools, copy_bytes
 from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
@@ -91,7 +91,7 @@ class CaseBuffers:
                 self._put_bytes(name, drawn.reshape(-1).view(np.uint8))
             return
         for name, data in generate(rest, self.case, seed, family, xp=cp).items():
-            self._first(name).view(name, cp.uint8)[...] = data.reshape(-1).view(cp.uint8)
+            copy_bytes(self._first(name).view(name, cp.uint8), data.reshape(-1).view(cp.uint8))
 
     def _put_bytes(self, name: str, content: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         self._first(name).view(name, cp.uint8).set(content, stream=cp.cuda.get_current_stream())
@@ -161,7 +161,7 @@ class CaseBuffers:
     def copy_inputs(self, twin: CaseBuffers) -> None:
         """Take over the inputs of other buffers of the same case."""
         for name in (*self.read_only, *self.inout):
-            self._first(name).view(name, cp.uint8)[...] = twin._first(name).view(name, cp.uint8)
+            copy_bytes(self._first(name).view(name, cp.uint8), twin._first(name).view(name, cp.uint8))
 
     def widen(self, noise_seed: int | None = None) -> None:
         """Copy the inputs to `wide` as doubles; with a seed, each perturbed by up to half an epsilon of its own type."""
@@ -175,7 +175,7 @@ class CaseBuffers:
         dtype = self.dtypes[name]
         source = self._first(name)
         if dtype.kind != "float":
-            self.wide.view(name, cp.uint8)[...] = source.view(name, cp.uint8)
+            copy_bytes(self.wide.view(name, cp.uint8), source.view(name, cp.uint8))
             return
         self._tools.widen(tool_kind(dtype), source.address(name), self.wide.address(name), self.counts[name])
         if noise_seed is not None:
@@ -190,13 +190,13 @@ class CaseBuffers:
                     continue
                 self._tools.fill(arena.address(name), arena.sizes[name], self._tools.poison[poison])
             elif argument.role == "inout" and self.pristine is not None:
-                arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)
+                copy_bytes(arena.view(name, cp.uint8), self.pristine.view(name, cp.uint8))
 
     def leave_results(self) -> None:
         """Put the original's last results where a candidate writes its own: what an allocator may hand out where nothing is poisoned."""
         for argument in self.buffers:
             if argument.role == "out" and self.other is not None:
-                self.main.view(argument.name, cp.uint8)[...] = self.other.view(argument.name, cp.uint8)
+                copy_bytes(self.main.view(argument.name, cp.uint8), self.other.view(argument.name, cp.uint8))
 
     def reset_wide(self) -> None:
         """Poison the outputs of `wide` and put the inouts' first contents there, as doubles."""

@@ -113,6 +113,11 @@ class Call:
             )
 
 
+def copy_bytes(target: Any, source: Any) -> None:
+    """Copy an array on the device to one of as many bytes; CuPy's assignment compiles a kernel for that."""
+    target.data.copy_from_device_async(source.data, target.nbytes, cp.cuda.get_current_stream())
+
+
 class Board:
     """Small results of the worker's own kernels: they gather on the device and are read with one wait."""
 
