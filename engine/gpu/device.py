@@ -114,7 +114,9 @@ class Call:
 
 
 def copy_bytes(target: Any, source: Any) -> None:
-    """Copy an array on the device to one of as many bytes; CuPy's assignment compiles a kernel for that."""
+    """Copy an array on the device to one of as many bytes; CuPy's assignment compiles a kernel for that. Raises ValueError."""
+    if source.nbytes != target.nbytes:
+        raise ValueError(f"{source.nbytes} bytes for {target.nbytes}")
     target.data.copy_from_device_async(source.data, target.nbytes, cp.cuda.get_current_stream())
 
 
