@@ -16,6 +16,7 @@ class Defences:
     atomic_scope: bool = (
         True  # machine code has no more atomics of a block's scope on memory of all blocks than the original's
     )
+    counters: bool = True  # no counter that an edit adds to a loop leaves its type where the original's index does not
     index_precision: bool = True  # PTX may not put indices through fewer bits than the original's
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
     helpers: bool = True  # CPU: functions that other files may call compute what they did
