@@ -155,7 +155,7 @@ class CpuScreen:
             return None
 
     def _job(self, launches: Sequence[LaunchConfig], buffers: Arrays, values: Mapping[str, Any], order: int) -> CpuJob:
-        return CpuJob(tuple(launches), buffers, values, order)
+        return CpuJob(tuple(launches), buffers, values, order, early_copies=not self._builder.defences.late_copies)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
         chosen = self._case(case)

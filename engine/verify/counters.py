@@ -55,7 +55,7 @@ class _Bound:
 
     def leaves(self, size: int) -> bool:
         """Whether steps can take it out of its type. Threads are no more than what they share out, so no step is larger."""
-        return self.step > NEAR and size + self.times * min(self.step, size) > self.holds + NEAR
+        return self.holds < LONGEST and self.step > NEAR and size + self.times * min(self.step, size) > self.holds + NEAR
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Defences:
     sampled_sizes: bool = True  # CPU: some blocks of launches at sizes from the check cases up to 2^30 elements
     added_conditions: bool = True  # CPU: every condition of what is to be suggested was true and false in a check
     undefined: bool = True  # CPU: undefined shifts and indices end a run, and variables start from a pattern
+    late_copies: bool = True  # CPU: asynchronous copies arrive when they are waited for
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found
     object_checks: bool = True  # CPU: what the compiled object defines, imports and accesses without the checks

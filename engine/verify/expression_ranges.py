@@ -15,7 +15,7 @@ from engine.cuda.kernel_scope import Scope
 from engine.cuda.syntax import called, children, compact, operands, root_name, strip, text
 
 THREADS = 1024  # of a block, in all its axes together
-LONGEST = (1 << 64) - 1
+LONGEST = (1 << 63) - 1  # of 64 bits, signed or not: no memory has more elements. Floats count as such
 INT, UNSIGNED = (1 << 31) - 1, (1 << 32) - 1
 _BUILT_IN = {
     "blockDim": THREADS, "threadIdx": THREADS - 1, "gridDim.x": INT, "blockIdx.x": INT - 1,
@@ -212,7 +212,7 @@ class Ranges:
             )
             given = (alias[1] or alias[2]).decode() if alias is not None else ""
             return self.of_type(given, depth + 1) if given and depth < 4 else INT
-        return (1 << (bits - signed)) - 1
+        return LONGEST if bits == 64 else (1 << (bits - signed)) - 1
 
 
 def _value(written: str, otherwise: int) -> int:

@@ -64,6 +64,8 @@ def test_a_counter_that_passes_its_types_end_is_refused(tmp_path: Path, body: st
         LOOP.replace("int i", "unsigned int i"),
         LOOP.replace("int i", "size_t i"),
         LOOP.replace("int i", "long long i"),
+        LOOP.replace("int i", "size_t i").replace("i < n;", "i < size_t(n) * 4;"),
+        LOOP.replace("int i", "float i").replace("i < n;", "i < 4.0f * n;").replace("[i]", "[int(i)]"),
         LOOP.replace(STRIDE, "4"),  # as near to the limit as the rounding of the grid
         LOOP.replace(STRIDE, "8 * blockDim.x"),
         LOOP.replace(STRIDE, "blockDim.x * blockDim.y"),
