@@ -269,7 +269,12 @@ def as_ordinary_user(given: Sequence[str]) -> tuple[list[str], str]:
     """The argv that runs this program as an ordinary user ([] where that cannot be had, with the reason)."""
     drop = ["setpriv", f"--reuid={_ORDINARY}", f"--regid={_ORDINARY}", "--clear-groups", "--"]
     python = [sys.executable, str(Path(__file__).resolve()), *given, "--as-one"]
-    probe = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import engine.process.sandbox"]
+    # An attempt that cannot even start shows nothing.
+    starts = (
+        f"import subprocess, sys; sys.path.insert(0, {str(ROOT)!r}); from engine.process.sandbox import Limits, SandboxAccess, sandbox; "
+        "argv = sandbox().command([sys.executable, '-I', '-c', ''], SandboxAccess(), Limits()); sys.exit(subprocess.run(argv).returncode)"
+    )
+    probe = [sys.executable, "-c", starts]
     if subprocess.run([*drop, *probe], capture_output=True).returncode == 0:
         return [*drop, *python], ""
     # This Python lies in a home folder that the user may not pass: show it that installation alone, in a mount namespace.

@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.definitions import expression
 from engine.cuda.kernel import Function, Unit
 from engine.cuda.kernel_scope import Scope
 from engine.cuda.launch import sites
@@ -22,10 +25,11 @@ from engine.cuda.parse import parse
 from engine.cuda.polynomial import Polynomial
 from engine.cuda.subscripts import index_of
 from engine.cuda.syntax import ancestors, called, children, compact, operands, strip, text, walk
+from engine.cuda.terms import kernel_terms
 from engine.errors import OptimlError
 from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
-from engine.verify.expression_ranges import LONGEST, UNSIGNED, Ranges
+from engine.verify.expression_ranges import INT, LONGEST, THREADS, UNSIGNED, Ranges
 
 # As near to the end of a type a size is not looked at: rounding up to whole blocks, `(n + 255) / 256`, ends there too.
 NEAR = 1 << 16
@@ -55,7 +59,9 @@ class _Bound:
 
     def leaves(self, size: int) -> bool:
         """Whether steps can take it out of its type. Threads are no more than what they share out, so no step is larger."""
-        return self.holds < LONGEST and self.step > NEAR and size + self.times * min(self.step, size) > self.holds + NEAR
+        return (
+            self.holds < LONGEST and self.step > NEAR and size + self.times * min(self.step, size) > self.holds + NEAR
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,6 @@ def added_overflow(original: Program, candidate: Program, spec: KernelSpec) -> s
     """Why the edit's loops are refused: the counter, the size, and what to write instead; None where nothing speaks against them."""
     if original.data == candidate.data:
         return None
-    bounded = _bounded(original, spec)
     old, new = _unit(original), _unit(candidate)
     before = {f.qualified: f for f in _device(old)}
     kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
@@ -81,14 +86,22 @@ def added_overflow(original: Program, candidate: Program, spec: KernelSpec) -> s
         same = before.get(function.qualified)
         if same is not None and old.text(same.span) == new.text(function.span):
             continue
-        parameters = bounded if function.name in kernels else ()
-        own = [same] if same is not None else list(before.values())
-        beyond = [bound for bound in _read(new, function, parameters).bounds if bound.beyond]
-        reads = [_read(old, f, parameters) for f in own] if beyond else []
+        if not _beyond(_read(new, function, {})):
+            continue
+
+        def known(program: Program, unit: Unit, f: Function) -> dict[str, int]:
+            return _known(original, spec, program, unit, f) if f.name in kernels else {}
+
+        beyond = _beyond(_read(new, function, known(candidate, new, function)))
+        reads = [_read(old, f, known(original, old, f)) for f in ([same] if same is not None else before.values())]
         for bound in beyond:
             if reason := _refused(bound, reads):
                 return reason
     return None
+
+
+def _beyond(read: _Read) -> list[_Bound]:
+    return [bound for bound in read.bounds if bound.beyond]
 
 
 def _refused(bound: _Bound, before: Sequence[_Read]) -> str | None:
@@ -176,34 +189,38 @@ def _device(unit: Unit) -> list[Function]:
     return found
 
 
-def _bounded(original: Program, spec: KernelSpec) -> tuple[tuple[str, int], ...]:
-    """The parameters whose values have an end: constants at every visible launch, or in the spec."""
+def _known(original: Program, spec: KernelSpec, program: Program, unit: Unit, function: Function) -> dict[str, int]:
+    """The largest values of a kernel's parameters, of gridDim.x and of threads in a block, as far as launches and spec show them.
+
+    Constants at every visible launch of the original, or in the spec, and what the program's own launches limit their grid to.
+    """
     found: dict[str, int] = {}
-    unit = _unit(original)
     for argument in spec.arguments:
         if argument.role == "scalar" and argument.value:
-            try:
+            with suppress(ArithmeticError_):
                 found[argument.name] = evaluate_int(argument.value, {})
-            except ArithmeticError_:
-                continue
-    for step in spec.steps:
-        try:
-            kernel, launches = unit.kernel(step.kernel), sites(original, step.kernel)
-        except (KeyError, OptimlError):
-            continue
-        for at, p in enumerate(kernel.parameters):
-            try:
-                values = [evaluate_int(launch.arguments[at], {}) for launch in launches]
-            except (ArithmeticError_, IndexError):
-                continue
-            if values and not p.pointer:
-                found[p.name] = max(values)
-    return tuple(sorted(found.items()))
+    launches = sites(original, function.name)
+    for at, p in enumerate(function.parameters):
+        with suppress(ArithmeticError_, IndexError):
+            values = [evaluate_int(launch.arguments[at], {}) for launch in launches]
+            found |= {p.name: max(values)} if values and not p.pointer else {}
+    ranges, shapes = Ranges(unit, Scope(unit, function), found), list[tuple[int, int]]()
+    try:
+        for launch in sites(program, function.name):
+            grid, block, *_ = kernel_terms(program, launch, unit.kernel(function.name), ())
+            extents = [expression(written) for written in (grid[0], *block)]
+            blocks, *sides = (ranges.largest(node) if node is not None else INT for node in extents)
+            shapes.append((blocks, min(THREADS, math.prod(sides))))
+    except (OptimlError, KeyError, ValueError, IndexError):
+        return found
+    return (
+        {**found, **dict(zip(("gridDim.x", "blockDim"), map(max, *shapes, (0, 0)), strict=True))} if shapes else found
+    )
 
 
-def _read(unit: Unit, function: Function, parameters: tuple[tuple[str, int], ...]) -> _Read:
+def _read(unit: Unit, function: Function, known: Mapping[str, int]) -> _Read:
     scope = Scope(unit, function)
-    ranges = Ranges(unit, scope, dict(parameters))
+    ranges = Ranges(unit, scope, known)
     steps = _steps(function.block, ranges)
     ahead = Scope(unit, function, frozenset(steps)) if "gridDim" in text(function.block) else None
     found = []
@@ -211,7 +228,7 @@ def _read(unit: Unit, function: Function, parameters: tuple[tuple[str, int], ...
         key = _place(index, scope)
         step, times, holds = steps.get(key, 0), 1, ranges.holds(strip(index))
         if not step and ahead is not None and (times := _ahead(ahead.index(index), steps)):
-            step, holds = LONGEST, _computed_in(index, ranges)
+            step, holds = known.get("gridDim.x", INT) * known.get("blockDim", THREADS), _computed_in(index, ranges)
         if step > NEAR:
             value = scope.index(size)
             written = re.sub(r"\s*\.\s*\w+", "", value.render() if value is not None else text(size))

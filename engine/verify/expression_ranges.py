@@ -37,11 +37,11 @@ _MOST = 24  # definitions that stand in each other
 
 @dataclass(frozen=True)
 class Ranges:
-    """Of the expressions of one function: `parameters` are the largest values that its callers pass, where they show that."""
+    """Of the expressions of one function: `known` are the largest values of parameters, gridDim.x and blockDim that its callers show."""
 
     unit: Unit
     scope: Scope
-    parameters: Mapping[str, int] = field(default_factory=dict)
+    known: Mapping[str, int] = field(default_factory=dict)
 
     def largest(self, node: Node, depth: int = 0) -> int:
         """No value of the expression, computed without an end of its type, is above it."""
@@ -56,7 +56,8 @@ class Ranges:
             return 64
         if node.type == "conditional_expression":
             arms = [node.child_by_field_name(f) for f in ("consequence", "alternative")]
-            return max((self.largest(arm, depth + 1) for arm in arms if arm is not None), default=most)
+            values = [self.largest(arm, depth + 1) for arm in arms if arm is not None]
+            return min(values) if _is_smaller(node, *arms) else max(values, default=most)
         if node.type == "call_expression":
             return self._called(node, depth)
         if node.type == "subscript_expression":
@@ -115,18 +116,16 @@ class Ranges:
                 block = True
             else:
                 found *= self.largest(part, depth + 1)
-        return found * (THREADS if block else 1)
+        return found * (self.known.get("blockDim", THREADS) if block else 1)
 
     def _named(self, node: Node, depth: int) -> int:
         value = self._definition(node)
         if value is not None:
             return self.largest(value, depth + 1)
         name = compact(node)
-        for known in (name, name.partition(".")[0]):
-            if known in _BUILT_IN:
-                return _BUILT_IN[known]
-        if name in self.parameters:
-            return self.parameters[name]
+        for written in (name, name.partition(".")[0]):
+            if (found := self.known.get(written, _BUILT_IN.get(written))) is not None:
+                return found
         return self.holds(node)
 
     def _definition(self, node: Node) -> Node | None:
@@ -213,6 +212,17 @@ class Ranges:
             given = (alias[1] or alias[2]).decode() if alias is not None else ""
             return self.of_type(given, depth + 1) if given and depth < 4 else INT
         return LONGEST if bits == 64 else (1 << (bits - signed)) - 1
+
+
+def _is_smaller(choice: Node, taken: Node | None, otherwise: Node | None) -> bool:
+    """Whether `a < b ? a : b` takes the smaller of two."""
+    condition = choice.child_by_field_name("condition")
+    condition = strip(condition) if condition is not None else choice
+    sign, left, right = (condition.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if sign is None or left is None or right is None or taken is None or otherwise is None:
+        return False
+    sides = (left, right) if text(sign) in ("<", "<=") else (right, left) if text(sign) in (">", ">=") else ()
+    return [compact(strip(s)) for s in sides] == [compact(strip(a)) for a in (taken, otherwise)]
 
 
 def _value(written: str, otherwise: int) -> int:

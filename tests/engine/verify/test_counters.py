@@ -103,6 +103,16 @@ def test_a_size_that_the_original_does_not_bear_is_no_fault(tmp_path: Path, old:
     assert refused(tmp_path, before, after) == ""
 
 
+@pytest.mark.parametrize(
+    ("blocks", "refuses"),
+    [("(n + 255) / 256", True), ("min((n + 255) / 256, 1056)", True), ("min((n + 255) / 256, 128)", False),
+     ("n < 60000 ? n : 60000", True), ("128", False), ("(n + 255) / 256 > 96 ? 96 : (n + 255) / 256", False)],
+)  # fmt: skip
+def test_a_grid_that_its_launch_limits_makes_a_small_step(tmp_path: Path, blocks: str, refuses: bool) -> None:
+    after = TEXT.replace(BODY, "    " + LOOP).replace("(n + threads - 1) / threads", blocks)
+    assert (refused(tmp_path, TEXT, after) != "") is refuses
+
+
 def test_of_unsigned_sizes_a_counter_of_64_bits_is_asked(tmp_path: Path) -> None:
     before = TEXT.replace("int n)", "unsigned int n)").replace("int i =", "unsigned int i =")
     own = before[before.index("    unsigned int i") : before.index("}\n\nvoid run")]
