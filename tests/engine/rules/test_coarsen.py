@@ -26,7 +26,10 @@ def test_block_strided() -> None:
 
 def test_grid_stride() -> None:
     edited = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
-    assert "for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {" in device(edited)
+    assert (
+        "for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {"
+        in device(edited)
+    )
     assert edited.configs[0].grid[0] == (1 << 24) // 4096
     compiles(edited)
 
