@@ -200,14 +200,23 @@ def _supervisor(folder: Path, on: bool) -> tuple[Path, Path]:
     return folder / "supervise", folder
 
 
-def _supervised(worker: str, box: Sandbox, on: bool, first: str = "#!/bin/sh\n") -> str:
-    """What the supervisor of CPU runs reports of a worker that is this script."""
+# A worker gets the number of a job and answers with the process that does it, here itself.
+_WORKER = (
+    "import glob, os, sys\n"
+    "os.read(int(sys.argv[1]), 8)\n"
+    "os.write(int(sys.argv[2]), os.getpid().to_bytes(4, sys.byteorder))\n"
+    "above = f'/proc/{os.getppid()}'\n"
+)
+
+
+def _supervised(worker: str, box: Sandbox, on: bool) -> str:
+    """What the supervisor of CPU runs reports of a worker that does a job by this Python script."""
     with tempfile.TemporaryDirectory(prefix="job-") as name, BoundedOutput(4096) as status:
         folder = Path(name)
         folder.chmod(0o755)
         supervise, shown = _supervisor(folder, on)
         program, job = folder / "worker", folder / "job"
-        program.write_text(first + worker)
+        program.write_text(f"#!{sys.executable} -I\n{_WORKER}{worker}")
         program.chmod(0o755)
         job.write_text("\n")
         argv = [str(supervise), str(status.fileno()), "1", "2000", "8000", str(program), str(job)]
@@ -222,7 +231,7 @@ def _supervised(worker: str, box: Sandbox, on: bool, first: str = "#!/bin/sh\n")
 def forge_the_verdict_of_a_run(rng: random.Random, box: Sandbox, on: bool) -> list[str]:
     order = rng.choice(["sorted(found)", "sorted(found, reverse=True)"])
     script = (
-        "import glob, os\nfound = glob.glob('/proc/[0-9]*/fd/*')\n"
+        "found = glob.glob('/proc/[0-9]*/fd/*')\n"
         f"for path in {order}:\n"
         "  number = int(path.rpartition('/')[2])\n"
         "  for write in (lambda: os.write(number, b'0 ok\\n'), lambda: os.write(os.open(path, os.O_WRONLY | os.O_NONBLOCK), b'0 ok\\n')):\n"
@@ -230,14 +239,21 @@ def forge_the_verdict_of_a_run(rng: random.Random, box: Sandbox, on: bool) -> li
         "    except OSError: pass\n"
         "os._exit(3)\n"
     )
-    said = _supervised(script, box, on, f"#!{sys.executable} -I\n")
+    said = _supervised(script, box, on)
     # In the line of an honest verdict the worker's own words may stand, behind it.
     return [f"forged: {said.splitlines()[:3]}"] if any(line.startswith("0 ok") for line in said.splitlines()) else []
 
 
 def write_the_memory_of_the_supervisor(rng: random.Random, box: Sandbox, on: bool) -> list[str]:
     secret = rng.choice(["environ", "maps", "auxv"])
-    script = f"exec 2>/dev/null; (exec 7<>/proc/$PPID/mem) && exit 0; [ $(head -c 1 /proc/$PPID/{secret} | wc -c) = 1 ] && exit 0; exit 3\n"
+    script = (
+        f"for name, mode in (('mem', 'r+b'), ('{secret}', 'rb')):\n"
+        "    try:\n"
+        "        with open(f'{above}/{name}', mode, 0) as file:\n"
+        "            if mode == 'r+b' or file.read(1): os._exit(0)\n"
+        "    except OSError: pass\n"
+        "os._exit(3)\n"
+    )
     return ["opened"] if "0 ok" in _supervised(script, box, on) else []
 
 
@@ -245,7 +261,7 @@ def kill_the_supervisor(rng: random.Random, box: Sandbox, on: bool) -> list[str]
     if not on:
         raise NoSwitch
     number = rng.choice([9, 15, 11])
-    return ["a verdict"] if "ok" in _supervised(f"kill -{number} $PPID; kill -9 -1\n", box, True) else []
+    return ["a verdict"] if "ok" in _supervised(f"os.kill(os.getppid(), {number})\nos.kill(-1, 9)\n", box, True) else []
 
 
 def include_a_secret(rng: random.Random, box: Sandbox, on: bool) -> list[str]:

@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.escape_attempts import ATTEMPTS, Attempt, Targets  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.escape_parent import PARENT_ATTEMPTS, NoSwitch  # noqa: E402
 from benchmarks.escape_switches import command, host_options  # noqa: E402
+from benchmarks.examples import commit, machine  # noqa: E402
 from engine.process.bounded_output import BoundedOutput  # noqa: E402
 from engine.process.memory_group import make_group, remove_group  # noqa: E402
 from engine.process.sandbox import Sandbox, sandbox  # noqa: E402
@@ -268,7 +269,12 @@ def as_ordinary_user(given: Sequence[str]) -> tuple[list[str], str]:
     """The argv that runs this program as an ordinary user ([] where that cannot be had, with the reason)."""
     drop = ["setpriv", f"--reuid={_ORDINARY}", f"--regid={_ORDINARY}", "--clear-groups", "--"]
     python = [sys.executable, str(Path(__file__).resolve()), *given, "--as-one"]
-    probe = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import engine.process.sandbox"]
+    # An attempt that cannot even start shows nothing.
+    starts = (
+        f"import subprocess, sys; sys.path.insert(0, {str(ROOT)!r}); from engine.process.sandbox import Limits, SandboxAccess, sandbox; "
+        "argv = sandbox().command([sys.executable, '-I', '-c', ''], SandboxAccess(), Limits()); sys.exit(subprocess.run(argv).returncode)"
+    )
+    probe = [sys.executable, "-c", starts]
     if subprocess.run([*drop, *probe], capture_output=True).returncode == 0:
         return [*drop, *python], ""
     # This Python lies in a home folder that the user may not pass: show it that installation alone, in a mount namespace.
@@ -310,29 +316,31 @@ def main(given: Sequence[str] | None = None) -> int:
     wrong = [row for row in rows if row.reached or row.bare is False]
     print(f"\n{who}: {len(rows)} kinds of attempt, {sum(row.tried for row in rows)} tried with seeds from {first}, "
           f"{sum(bool(row.reached) for row in rows)} succeeded; this process took {most >> 20} MiB at most", flush=True)  # fmt: skip
-    skipped = ""
+    skipped, ordinary = "", None
     code = 1 if wrong else 0
     if os.getuid() == 0 and not options.as_one:
         passed = [word for word in words if word != "--as-one"]
         if options.record:
             at = passed.index("--record") if "--record" in passed else -1
             passed = passed[:at] + passed[at + 2 :] if at >= 0 else [w for w in passed if not w.startswith("--record=")]
-        argv, skipped = as_ordinary_user(
-            [*passed, *(["--first-seed", str(first)] if options.first_seed is None else [])]
-        )
-        if argv:
-            with tempfile.TemporaryDirectory(prefix="ordinary-") as home:
-                os.chmod(home, 0o777)
+        with tempfile.TemporaryDirectory(prefix="ordinary-") as home:
+            os.chmod(home, 0o777)
+            own = Path(home) / "record.json"
+            seed = ["--first-seed", str(first)] if options.first_seed is None else []
+            argv, skipped = as_ordinary_user([*passed, *seed, *(["--record", str(own)] if options.record else [])])
+            if argv:
                 environment = {**os.environ, "HOME": home, "TMPDIR": home, "OPTIML_CACHE": f"{home}/cache"}
-                done = subprocess.run(argv, env=environment, cwd="/")
-            code = code or done.returncode
-        else:
+                code = subprocess.run(argv, env=environment, cwd="/").returncode or code
+                ordinary = json.loads(own.read_text()) if options.record else None
+        if skipped:
             print(f"\nnot tried as an ordinary user: {skipped}")
     if options.record:
         record = {
-            "schema": "optiml.escapes/1", "command": ["python", "benchmarks/escapes.py", *words], "first_seed": first,
+            "schema": "optiml.escapes/2", "command": ["python", "benchmarks/escapes.py", *words], "first_seed": first,
+            "commit": commit(), "machine": machine(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "user": who, "skipped": skipped,
             "parent_peak_bytes": most, "rows": [dataclasses.asdict(row) for row in rows],
+            "as_ordinary_user": ordinary and {key: ordinary[key] for key in ("user", "parent_peak_bytes", "rows")},
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n")
     return code

@@ -60,6 +60,7 @@ CPU = (
     Row("forms", "digraph-define"),
     Row("clocks", "sleeps"),
     Row("atomic_scope", "atomic-of-a-block"),
+    Row("counters", "strides-past-the-end"),
     Row("device_state", "time-bomb"),
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
@@ -82,6 +83,7 @@ CPU = (
     Row("access_checks", "restores-input"),
     Row("access_checks", "rereads-read-only"),
     Row("undefined", "shifts-too-far"),
+    Row("late_copies", "reads-before-arrival"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
     Row("helpers", "helper-of-others"),
@@ -95,6 +97,9 @@ GPU = (
     Row("forms", "digraph-define"),
     Row("clocks", "sleeps"),
     Row("atomic_scope", "atomic-of-a-block"),
+    Row("counters", "strides-past-the-end"),
+    Row("index_precision", "float-counter"),
+    Row("index_precision", "rounded-reciprocal"),
     Row("device_state", "time-bomb"),
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
@@ -114,6 +119,7 @@ GPU = (
     Row("sanitizers", "looks-past-end", speed=True),
     Row("second_opinion", "no-barrier-behind-zeros"),
     Row("names", "right-for-one-instance", ("whole_build",)),
+    Row("whole_build", "right-for-one-instance", ("names",)),
     Row("assumptions", "restrict-with-caller-in-place"),
 )
 

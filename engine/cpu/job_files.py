@@ -61,7 +61,11 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
     names = [argument.name for argument in spec.arguments if argument.role != "scalar"]
     if len(job.launches) != len(spec.steps):
         raise MachineError(f"{len(job.launches)} launches for {len(spec.steps)} steps", spec.file)
-    rows = [f"order {job.order}", f"count {job.count + (job.count and job.every_block)}"]
+    rows = [
+        f"order {job.order}",
+        f"early {int(job.early_copies)}",
+        f"count {job.count + (job.count and job.every_block)}",
+    ]
     for name in names:
         array = job.buffers[name]
         size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes

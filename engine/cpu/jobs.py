@@ -79,6 +79,7 @@ class CpuJob:
     count: bool = False
     every_block: bool = False  # count in all blocks; a sample may miss a border, or hold little else
     sample: Sample | None = None  # run only these blocks; one launch
+    early_copies: bool = False  # asynchronous copies arrive at once, as on no GPU
     moved: frozenset[str] = frozenset()  # buffers one element behind an address that is a multiple of 16 bytes and more
 
 

@@ -10,7 +10,7 @@ from tree_sitter import Node
 from engine.cuda.declarations import Declared, variables
 from engine.cuda.definitions import expression
 from engine.cuda.effects import assigned
-from engine.cuda.kernel import Kernel, Unit
+from engine.cuda.kernel import Function, Unit
 from engine.cuda.macros import expansion
 from engine.cuda.parse import once_a_node
 from engine.cuda.polynomial import Polynomial, number, polynomial
@@ -37,9 +37,9 @@ class Use:
 
 
 class Scope:
-    """The names of one kernel's body."""
+    """The names of the body of a kernel, or of another function."""
 
-    def __init__(self, unit: Unit, kernel: Kernel, keep: frozenset[str] = frozenset()) -> None:
+    def __init__(self, unit: Unit, kernel: Function, keep: frozenset[str] = frozenset()) -> None:
         """`keep` are names never replaced by their definition."""
         self.body = kernel.block
         self.keep = keep

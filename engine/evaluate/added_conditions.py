@@ -45,7 +45,7 @@ class AddedConditions:
     _ran: bool = field(default=False, init=False)  # the jobs of the original
 
     def watched(self, built: Built) -> tuple[Built, Guardrail | None]:
-        """A candidate whose runs report the outcomes of its conditions; as it is, with the guardrail, where they cannot."""
+        """A candidate, built or not, whose runs report the outcomes of its conditions; as it is, with the guardrail, where they cannot."""
         try:
             return replace(built, extra=self._marked(built)), None
         except CompileError as error:
@@ -58,7 +58,8 @@ class AddedConditions:
         return self._own
 
     def _marked(self, built: Built) -> CpuBinary:
-        return self.machine.marked(built.text, built.extra, built.expressions, strict=self.strict)
+        # All texts of one original have its path and spec: a candidate need not be compiled for its marked form to be.
+        return self.machine.marked(built.text, self.original.extra, built.expressions, strict=self.strict)
 
     def judge(self, built: Built, jobs: Sequence[CpuJob]) -> Guardrail:
         """The guardrail on a watched candidate after its runs; `jobs` are further ones of the original, run where they decide."""

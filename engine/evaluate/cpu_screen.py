@@ -20,7 +20,7 @@ from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_noise import KnownNoise
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
-from engine.evaluate.sampled_sizes import SampledSizes
+from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.evaluate.special_values import SpecialValues
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
@@ -80,7 +80,7 @@ class CpuScreen:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What cannot be found out here about this original, in sentences."""
+        """What cannot be found out about this original."""
         return (*self._missing, *self._machine.degraded)
 
     @property
@@ -126,8 +126,7 @@ class CpuScreen:
             self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
         self._refuse_failing(binary)
         self._refuse_races()
-        problems = self._validate(binary)
-        if problems:
+        if problems := self._validate(binary):
             raise RefusedError("; ".join(problems), where, _FIX_ORDER if _ORDER in problems[0] else "correct the spec")
         self._admit(built)
         self._runs = SuggestionRuns(
@@ -156,7 +155,7 @@ class CpuScreen:
             return None
 
     def _job(self, launches: Sequence[LaunchConfig], buffers: Arrays, values: Mapping[str, Any], order: int) -> CpuJob:
-        return CpuJob(tuple(launches), buffers, values, order)
+        return CpuJob(tuple(launches), buffers, values, order, early_copies=not self._builder.defences.late_copies)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
         chosen = self._case(case)
@@ -258,7 +257,8 @@ class CpuScreen:
         self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
     ) -> tuple[Finding, ...]:
         """ThreadSanitizer's findings on these cases with their inputs, in several orders of threads."""
-        jobs = [self._job(built.launches[case], b, v, i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
+        launches = self._with_secret(built).launches
+        jobs = [self._job(launches[case], b, v, i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
         return self._machine.races(built.extra, jobs)
 
     def _admit(self, built: Built) -> None:
@@ -319,8 +319,7 @@ class CpuScreen:
         for item, run in zip(known, again, strict=True):
             self._noise.record_order(item, run.outputs)
         for item, run in zip(known, again, strict=True):
-            failure = self._noise.compare(item, run.outputs)
-            if failure:
+            if failure := self._noise.compare(item, run.outputs):
                 return [f"case {failure.case}: {_ORDER}, {failure.reason}"]
         return []
 
@@ -389,8 +388,7 @@ class CpuScreen:
             held = [f for f in run.findings if self._builder.defences.access_checks or f.kind not in _ACCESSES]
             if held:
                 return refused(evaluation, held[0], self._case(item.case).name)
-            failure = self._noise.compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
-            if failure:
+            if failure := self._noise.compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance):
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
             built.extra.saw(run)
         return None
@@ -425,7 +423,7 @@ class CpuScreen:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
 
         The evaluation of what is refuted (None: it is not), and what was checked. An edit that differs by architecture is as correct as
-        each of its texts.
+        each of its texts. What has no code for the CPU gets it: raises as `complete`.
         """
         try:
             arms = [self.complete(arm) for arm in self._variants.arms(built)] if self._variants is not None else []
@@ -444,19 +442,23 @@ class CpuScreen:
         assert self._runs is not None
         self.prepare()
         known, self._fresh = self._fresh or self._drawn_afresh(), []
-        watched, unwatched = self._conditions.watched(built) if self._conditions else (built, None)
-        screened = self._screen(watched, known, evaluation)
-        if screened:
-            return screened, ()
         declared = [item for item in known if item.family == "declared"]
-        launched = self._with_secret(built).launches
-        drawn = [self._job(launched[item.case], self._before(item), item.scalars, 0) for item in declared]
         unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
-        with ThreadPoolExecutor(1) as beside:  # a few large jobs, which would leave most cores idle
-            racing = None
-            if not unjudged and self._builder.defences.races:
-                inputs = [(k.case, k.buffers, k.scalars) for k in declared]
-                racing = beside.submit(self._race_findings, self._with_secret(built), inputs)
+        inputs = [(k.case, k.buffers, k.scalars) for k in declared]
+        with ThreadPoolExecutor(2) as beside:  # compilers, and a few large jobs, leave most cores idle
+            marking = beside.submit(self._conditions.watched, built) if self._conditions else None
+            built = self.complete(built) if built.extra is None else built
+            judged = not unjudged and self._builder.defences.races
+            early = judged and self._machine.jobs >= MANY_CORES
+            racing = beside.submit(self._race_findings, built, inputs) if early else None
+            marked, unwatched = marking.result() if marking is not None else (built, None)
+            watched = replace(built, extra=marked.extra or built.extra)
+            if screened := self._screen(watched, known, evaluation):
+                return screened, ()
+            # Of few cores the race detector would take those that refute most of what is refuted.
+            racing = beside.submit(self._race_findings, built, inputs) if judged and not early else racing
+            launched = self._with_secret(built).launches
+            drawn = [self._job(launched[k.case], self._before(k), k.scalars, 0) for k in declared]
             wrong, sampled = self._runs.moved(watched, declared, drawn), None
             if wrong is None and self._mixed:
                 wrong = self._mixed.judge(watched)
@@ -466,14 +468,14 @@ class CpuScreen:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
         if racing is not None and (findings := racing.result()):
             return refused(evaluation, findings[0], ""), ()
-        verdict = ("not checked", unjudged) if unjudged else ("passed", "by ThreadSanitizer, on check shapes")
-        races = Guardrail("races", *verdict)
+        passed = ("passed", "by ThreadSanitizer, on check shapes")
+        races = Guardrail("races", *(("not checked", unjudged) if unjudged else passed))
         wrong, met = self._met(watched, known, unwatched)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
         if met is not None and met.verdict == "failed":
-            failure = Failure(f"{met.name}: {met.detail}")
-            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(met,)), ()
+            wrong = Failure(f"{met.name}: {met.detail}")
+            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=wrong, guardrails=(met,)), ()
         kept = None
         if self._variants is not None and self._builder.defences.helpers and not built.by_rules:
             refuted, kept = self._variants.helpers(built, evaluation)

@@ -42,7 +42,7 @@ _FRACTION = 16  # of a size at which an edit does not end: where it is done at o
 _AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
 # Samples of which each is asked whether it ends. Where cores are few they run before the others: a candidate that never ends costs their
 # deadlines alone; where they are many, no core waits for them. Ours.
-_LOOKED_AT_FIRST, _MANY_CORES = 6, 8
+_LOOKED_AT_FIRST, MANY_CORES = 6, 8
 _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are always run, and the large ones. Ours
 _MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
@@ -169,7 +169,7 @@ class SampledSizes:
         length = [_length(job) for job in jobs]
         asked = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
         some: dict[int, CpuRun] = {}
-        if self.machinery.cores < _MANY_CORES:
+        if self.machinery.cores < MANY_CORES:
             some = dict(zip(asked, self.machinery.run(built.extra, [jobs[at] for at in asked]), strict=True))
             if endless := self._endless([(pairs[at][0], some[at]) for at in asked], built):
                 return endless

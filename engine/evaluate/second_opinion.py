@@ -186,7 +186,7 @@ class SecondOpinion:
             return _unchecked(error.what)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash)
         try:
-            wrong, checked = screen.confirm(screen.complete(built), evaluation)
+            wrong, checked = screen.confirm(built, evaluation)
         except RefusedError as error:
             return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what)), ()
         except Unsupported as error:

@@ -150,8 +150,8 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
     blocks = {c.block for c in before}
     if bounds is None or index is None or list(bounds) != ["x"] or len(blocks) != 1 or not only_bound(mapping):
         return None
-    loop = index.grid_stride(text(mapping.bounds["x"]))
-    body = _looped(site, mapping, index, None, _WorkLoop([loop], [], keeps_guard=False))
+    loop, *inside = index.grid_stride(site, mapping.bounds["x"])
+    body = _looped(site, mapping, index, None, _WorkLoop([loop], [line.strip() for line in inside], keeps_guard=False))
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
     edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
     return edits if edits is not None and site.configs_after(edits) is not None else None

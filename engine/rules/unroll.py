@@ -8,6 +8,7 @@ from engine.cuda.syntax import children, names, text, walk
 from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Site, Span, proposal
 from engine.rewrite.wording import grouped_text, is_plain, replace_name
 from engine.rules.idioms import StrideLoop, definition, stride_loop, with_pragma
+from engine.rules.idioms.thread_index import is_wide
 from engine.spec.types import bindings
 
 _FACTORS = (4, 8, 2, 16)
@@ -311,9 +312,14 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     lines.append(f"{loop.type} {variable} = {text(loop.start)};")
     ahead = _times(parts - 1, step)
     bound = grouped_text(bound)
+    within = f"{variable} + {ahead} < {bound}"
+    if not is_wide(loop.type) and _far(site, loop):  # the last of the indices may lie beyond 2^32
+        within = f"{variable} < {name_for('end')}"
+        end = f"static_cast<long long>({text(loop.bound)}) - static_cast<long long>({step}) * {parts - 1}"
+        lines.append(f"const {loop.type} {taken[-1]} = max({end}, 0LL);")
     start, kept = _kept_pragma(loop.node, parts)
     lines += kept
-    lines.append(f"for (; {variable} + {ahead} < {bound}; {variable} += {_times(parts, step)}) {{")
+    lines.append(f"for (; {within}; {variable} += {_times(parts, step)}) {{")
     statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
     braces = any(s.type == "declaration" for s in statements)
     for part in range(parts):
@@ -347,6 +353,16 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     written_lines = ("\n" + inner).join(lines)
     # A block of its own keeps the loop variable's name out of the code that follows.
     return Edit(Span(start, loop.node.end_byte), "{\n" + inner + written_lines + "\n" + indent + "}")
+
+
+def _far(site: Site, loop: StrideLoop) -> bool:
+    """Whether a step of the loop may be as large as what it runs over: the threads of a grid, or a parameter."""
+    update = loop.node.child_by_field_name("update")
+    by = update.child_by_field_name("right") if update is not None else None
+    step = site.scope.index(by) if by is not None else None
+    if loop.step.isdigit():
+        return False
+    return step is None or bool(step.names() & {"gridDim", *(p.name for p in site.kernel.parameters)})
 
 
 def _kept_pragma(loop: Node, parts: int) -> tuple[int, list[str]]:

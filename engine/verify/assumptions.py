@@ -39,12 +39,6 @@ _GUARD = re.compile(
     r"\b(?:u?intptr_t|size_t|unsigned long long|uint64_t)\b[^;{}]{0,120}(?:%\s*\d+|&\s*\d+|&\s*\(|%\s*sizeof)"
 )
 
-# A loop that declares its counter in 32 bits.
-_LOOP = re.compile(
-    r"\bfor\s*\(\s*(?:const\s+)?(?:unsigned(?:\s+int)?|u?int(?:32_t)?)\s+(?P<counter>\w+)\s*=[^;]*;\s*(?P=counter)\s*<\s*"
-    r"(?P<extent>\w+)\s*;\s*(?P=counter)\s*\+=\s*(?P<step>[^)]*)"
-)
-
 _OUT_OF_STRUCT = "no visible caller shows what they point to"
 
 
@@ -98,7 +92,6 @@ def _of_kernel(
             "not checked",
             "the edit computes fewer indices in 64 bits than the original",
         )
-    yield from _stepped(old, new)
     yield from _divisible(old, new, launches)
 
 
@@ -199,24 +192,6 @@ def _distinct(p: Parameter, kernel: Kernel, launches: Sequence[LaunchSite], orig
         if p.name in (pair.first, pair.second):
             return Guardrail(what, "failed", f"{pair.where} passes one buffer for {pair.first} and {pair.second}")
     return Guardrail(what, "passed", "every visible caller passes distinct buffers")
-
-
-def _stepped(old: tuple[Kernel, str], new: tuple[Kernel, str]) -> Iterator[Guardrail]:
-    """Of sizes up to which a counter of 32 bits is stepped by more than one, where the original has no such loop over them."""
-    before = {extent for extent, _ in _stepped_loops(*old)}
-    for extent, counter in _stepped_loops(*new):
-        if extent not in before:
-            before.add(extent)
-            what = f"assumes {extent} and a step of the loop to it fit in 32 bits"
-            yield Guardrail(what, "not checked", f"the counter {counter} would wrap around for larger ones")
-
-
-def _stepped_loops(kernel: Kernel, code: str) -> Iterator[tuple[str, str]]:
-    """A kernel's parameter of 32 bits and the counter of a loop that is compared with it and stepped by what is no constant."""
-    narrow = {p.name for p in kernel.parameters if not p.pointer and p.base in ("int", "unsigned", "unsigned int")}
-    for match in _LOOP.finditer(code):
-        if match["extent"] in narrow and re.search(r"[A-Za-z_]", match["step"]):
-            yield match["extent"], match["counter"]
 
 
 def _divisible(old: tuple[Kernel, str], new: tuple[Kernel, str], launches: Sequence[LaunchSite]) -> Iterator[Guardrail]:

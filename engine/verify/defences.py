@@ -16,6 +16,7 @@ class Defences:
     atomic_scope: bool = (
         True  # machine code has no more atomics of a block's scope on memory of all blocks than the original's
     )
+    counters: bool = True  # no counter that an edit adds to a loop leaves its type where the original's index does not
     index_precision: bool = True  # PTX may not put indices through fewer bits than the original's
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
     helpers: bool = True  # CPU: functions that other files may call compute what they did
@@ -49,6 +50,7 @@ class Defences:
     sampled_sizes: bool = True  # CPU: some blocks of launches at sizes from the check cases up to 2^30 elements
     added_conditions: bool = True  # CPU: every condition of what is to be suggested was true and false in a check
     undefined: bool = True  # CPU: undefined shifts and indices end a run, and variables start from a pattern
+    late_copies: bool = True  # CPU: asynchronous copies arrive when they are waited for
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found
     object_checks: bool = True  # CPU: what the compiled object defines, imports and accesses without the checks

@@ -29,6 +29,7 @@ from engine.verify.allowed_assembly import ADDRESS, allowed_statements
 from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
 from engine.verify.constant_tables import is_constant_table, is_integer_constant
+from engine.verify.counters import added_overflow
 from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
@@ -84,7 +85,10 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
                     return reason if path == original.kernel_file else f"{path}: {reason}"
     except UnicodeDecodeError:
         return "is not UTF-8 text"
-    return _signature(original, candidate, spec) or _constants(original, candidate, spec) or _spec(original, candidate)
+    reason = (
+        _signature(original, candidate, spec) or _constants(original, candidate, spec) or _spec(original, candidate)
+    )
+    return reason or (added_overflow(original, candidate, spec) if defences.counters else None)
 
 
 def _file(

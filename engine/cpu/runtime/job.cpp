@@ -102,6 +102,8 @@ void read_job(const char *path) {
             fields >> job.order;
         } else if (word == "count") {
             fields >> job.count;
+        } else if (word == "early") {
+            fields >> job.early_copies;
         } else if (word == "fibers") {
             fields >> job.max_fibers;
         } else if (word == "buffer") {

@@ -448,6 +448,12 @@ void optiml_leave(int from, int first, const char *file) {
 void optiml_fence(void) { current->fenced = true; }
 
 void optiml_copy_put(void *to, const void *from, size_t bytes, size_t given) {
+    if (job.early_copies) {
+        optiml_access(to, bytes, 1);
+        std::memmove(to, from, std::min(bytes, given));
+        std::memset(static_cast<char *>(to) + std::min(bytes, given), 0, bytes - std::min(bytes, given));
+        return;
+    }
     Fiber &self = *current;
     AsyncCopy *copy = free_copy();
     *copy = {to, from, bytes, std::min(bytes, given), self.closed, nullptr};

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.cuda.questions import declarators, declared_type, pure, written
-from engine.cuda.syntax import THREAD_NAMES, children, is_integer_type, names, operands, strip, text, walk
+from engine.cuda.syntax import (
+    THREAD_NAMES,
+    children,
+    compact,
+    inside,
+    is_integer_type,
+    names,
+    operands,
+    strip,
+    text,
+    walk,
+)
 from engine.rewrite import Node, Site, once
 
 Axis = Literal["x", "y", "z"]
@@ -34,10 +45,40 @@ class Index:
         """The block's number, in 64 bits where the index has them: it counts more elements than there are threads."""
         return f"({self.type}) blockIdx.{self.axis}" if is_wide(self.type) else f"blockIdx.{self.axis}"
 
-    def grid_stride(self, limit: str) -> str:
-        """The head of a loop in which the grid's threads share out the elements below a limit; of an index along x, factor 1."""
-        start, step = f"{self.block} * {self.extent} + threadIdx.x", f"{self.extent} * gridDim.x"
-        return f"for ({self.type} {self.name} = {start}; {self.name} < {limit}; {self.name} += {step}) {{"
+    def grid_stride(self, site: Site, limit: Node) -> list[str]:
+        """The opening lines of a loop in which the grid's threads share out the elements below a limit; of an index along x, factor 1.
+
+        The counter holds the limit's largest value and a step of the grid: an `int` would pass 2^31, and go on below zero.
+        """
+        of, bound, before = self.extent, text(limit), ""
+        if is_wide(self.type):
+            kind, before = self.type, f"({self.type}) "
+        elif is_unsigned(self.type):
+            kind = "unsigned long long"
+            before = f"({kind}) "
+        else:
+            kind = "unsigned int"
+            bound = bound if {n.type for n in walk(limit)} <= _NEVER_NEGATIVE else f"max({bound}, 0)"
+        own = kind != self.type and not self._only_numbers_elements(site, limit)
+        at = site.fresh(f"{self.name}0") if own else self.name
+        head = (
+            f"{kind} {at} = {before}blockIdx.x * {of} + threadIdx.x; {at} < {bound}; {at} += {before}{of} * gridDim.x"
+        )
+        return [f"for ({head}) {{", *([f"{site.indent_unit}const {self.type} {self.name} = {at};"] if own else [])]
+
+    def _only_numbers_elements(self, site: Site, limit: Node) -> bool:
+        """Whether it is used as the whole index of an element, and beside the limit, alone: its type may then be another."""
+        for node in walk(site.body):
+            above = node.parent
+            if node.type != "identifier" or text(node) != self.name or inside(node, self.declaration) or above is None:
+                continue
+            compared = above.type == "binary_expression" and compact(above) in (
+                f"{self.name}<{compact(limit)}", f"{self.name}>={compact(limit)}",
+            )  # fmt: skip
+            element = above.type == "subscript_argument_list" and len(children(above)) == 1
+            if not compared and not element:
+                return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -60,6 +101,17 @@ class ThreadMap:
     def index(self, axis: Axis) -> Index | None:
         """The index of one axis."""
         return next((i for i in self.indices if i.axis == axis), None)
+
+
+# Of a size where there is a launch for it: a name, and products of such.
+_NEVER_NEGATIVE = frozenset(
+    {"identifier", "number_literal", "binary_expression", "*", "parenthesized_expression", "(", ")"}
+)
+
+
+def is_unsigned(kind: str) -> bool:
+    """Whether a type of whole numbers, as written, has no negative values."""
+    return any(word in kind for word in ("unsigned", "uint", "size_t"))
 
 
 def is_wide(kind: str) -> bool:

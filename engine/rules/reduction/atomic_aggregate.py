@@ -367,8 +367,8 @@ def _privatised(site: Site, counting: _Counting, form: _Counters) -> Edits | Non
         return None
     if any(n.type == "return_statement" for w in mapping.work for n in walk(w)) or names(index) & written(body):
         return None
-    limit, guard = text(mapping.bounds["x"]), mapping.guards[0]
-    lines = [*head, inner + one.grid_stride(limit)]
+    guard = mapping.guards[0]
+    lines = [*head, *(inner + line for line in one.grid_stride(site, mapping.bounds["x"]))]
     for node in mapping.derived:
         lines.append(
             reindent(site.render(node.start_byte, node.end_byte), site.indent_at(node.start_byte), inner + unit)

@@ -151,7 +151,7 @@ def _edits(site: Site, bringing: _Bringing, blocks: int, threads: int) -> Edits 
     value = written(bringing.value.start_byte, bringing.value.end_byte)
     lines = [
         f"{bringing.type} {total} = {neutral(bringing.type, 'sum')};",
-        outer + index.grid_stride(text(bringing.bound)),
+        *(outer + line for line in index.grid_stride(site, bringing.bound)),
         *([reindent(work, outer, inner)] if work.strip() else []),
         f"{inner}{total} += {value};",
         f"{outer}}}",

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import engine.evaluate.second_opinion
-from engine.cpu import Unsupported
+from engine.compile.built import Built
+from engine.cpu import CpuMachine, Unsupported
 from engine.cuda.load import load_program
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
+from engine.evaluate.cpu_screen import CpuScreen
 from engine.evaluate.second_opinion import NAME, SecondOpinion
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.run.machine import make_machine
@@ -52,7 +54,6 @@ def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpin
     made = SimpleNamespace(
         open=answer("open", BUILT),
         prepare=answer("prepare", None),
-        complete=answer("complete", BUILT),
         confirm=answer("confirm", (None, (SAMPLED,))),
     )
     monkeypatch.setattr(engine.evaluate.second_opinion, "CpuScreen", lambda *arguments: made)
@@ -169,7 +170,7 @@ def test_the_original_is_looked_at_beside_the_search_and_once(monkeypatch: pytes
     for _ in range(2):
         opinion.open_beside(BUILT)
     assert opinion.judge(BUILT, BUILT)[0] is None
-    assert called == ["open", "prepare", "complete", "confirm"]
+    assert called == ["open", "prepare", "confirm"]
 
 
 def test_the_original_is_looked_at_with_the_first_suggestion_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ def test_the_original_is_looked_at_with_the_first_suggestion_at_the_latest(monke
         wrong, checked = opinion.judge(BUILT, BUILT)
         assert wrong is None
         assert [(g.name, g.verdict) for g in checked] == [(NAME, "passed"), ("sizes", "passed")]
-    assert called == ["open", "prepare", "complete", "confirm", "complete", "confirm"]
+    assert called == ["open", "prepare", "confirm", "confirm"]
 
 
 def test_what_it_refutes_is_refused_with_where_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +192,7 @@ def test_what_it_refutes_is_refused_with_where_it_was_run(monkeypatch: pytest.Mo
 
 
 def test_code_that_switches_its_checks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong, _ = _opinion(monkeypatch, complete=RefusedError("defines '__tsan_read4'"))[0].judge(BUILT, BUILT)
+    wrong, _ = _opinion(monkeypatch, confirm=RefusedError("defines '__tsan_read4'"))[0].judge(BUILT, BUILT)
     assert wrong is not None
     assert wrong.outcome is Outcome.SCREENED_OUT
 
@@ -203,8 +204,8 @@ def test_code_that_switches_its_checks_off_is_refused(monkeypatch: pytest.Monkey
         ("open", MachineError("no C++ compiler was found"), "no C++ compiler"),
         ("open", ValueError("of ours"), "internal error"),
         ("prepare", MachineError("the scratch folder cannot be written"), "scratch folder"),
-        ("complete", Unsupported("", features=("inline PTX",)), "cannot run inline PTX"),
-        ("complete", CompileError("refused", log=""), "refused"),
+        ("confirm", Unsupported("", features=("inline PTX",)), "cannot run inline PTX"),
+        ("confirm", CompileError("refused", log=""), "refused"),
         ("confirm", ValueError("of ours"), "internal error"),
         ("confirm", (replace(WRONG, outcome=Outcome.TIMED_OUT), ()), "'y' differs"),
     ],
@@ -220,7 +221,9 @@ def test_without_an_opinion_the_reason_is_told(
         assert says in checked[0].detail
 
 
-def test_a_size_that_no_case_has_and_the_same_kernel_written_otherwise(tmp_path: Path) -> None:
+def test_a_size_that_no_case_has_and_the_same_kernel_written_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the real parts: what a GPU evaluator gets to hear of an index that is too narrow."""
     prepare_runtime()
     case = next(case for case in load_cases("attacks") if case.name == "narrow-index")
@@ -238,6 +241,20 @@ def test_a_size_that_no_case_has_and_the_same_kernel_written_otherwise(tmp_path:
         assert wrong is not None
         assert wrong.failure is not None
         assert "index is too narrow" in wrong.failure.reason or "differs at" in wrong.failure.reason
+        # A suggestion is compiled with marks for its conditions while it is compiled: neither waits for the other.
+        marking = threading.Event()
+        complete, marked = CpuScreen.complete, CpuMachine.marked
+
+        def mark(self: CpuMachine, *given: Any, **named: Any) -> Any:
+            marking.set()
+            return marked(self, *given, **named)
+
+        def waits(self: CpuScreen, built: Built) -> Built:
+            assert marking.wait(60)
+            return complete(self, built)
+
+        monkeypatch.setattr(CpuMachine, "marked", mark)
+        monkeypatch.setattr(CpuScreen, "complete", waits)
         wrong, checked = opinion.judge(original, original)
         assert wrong is None
         assert {g.verdict for g in checked} == {"passed"}

@@ -41,7 +41,7 @@ def site(source: str = SUM, launch: str = LAUNCH, newline: str = "\n") -> Site:
 def test_a_loop_with_grid_stride_stands_before_the_tree() -> None:
     edited = one(site(), "cascade", blocks=2112)
     assert """    float thread_sum = 0.0f;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {
+    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {
         // The square.
         float v = x[i];
         thread_sum += v * v;

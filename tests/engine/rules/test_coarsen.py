@@ -26,8 +26,48 @@ def test_block_strided() -> None:
 
 def test_grid_stride() -> None:
     edited = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
-    assert "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {" in device(edited)
+    assert (
+        "for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {"
+        in device(edited)
+    )
     assert edited.configs[0].grid[0] == (1 << 24) // 4096
+    compiles(edited)
+
+
+@pytest.mark.parametrize(
+    ("changes", "loop"),
+    [
+        # Beside its use as an index, the sign may matter: the counter is another variable.
+        ((("a * x[i]", "a * (i / 2 - 7) * x[i]"),),
+         """    for (unsigned int i0 = blockIdx.x * blockDim.x + threadIdx.x; i0 < n; i0 += blockDim.x * gridDim.x) {
+        const int i = i0;
+        y[i] = a * (i / 2 - 7) * x[i];
+"""),
+        # No unsigned counter may be compared with a size below zero.
+        ((("i < n", "i < n - 1"),),
+         """    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < max(n - 1, 0); i += blockDim.x * gridDim.x) {
+        y[i] = a * x[i];
+"""),
+        ((("int i =", "unsigned int i ="), ("int n)", "unsigned int n)")),
+         """    for (unsigned long long i = (unsigned long long) blockIdx.x * blockDim.x + threadIdx.x; i < n; """
+         """i += (unsigned long long) blockDim.x * gridDim.x) {
+        y[i] = a * x[i];
+"""),
+        ((("int i = blockIdx.x", "size_t i = (size_t) blockIdx.x"), ("int n)", "size_t n)")),
+         """    for (size_t i = (size_t) blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t) blockDim.x * gridDim.x) {
+        y[i] = a * x[i];
+"""),
+    ],
+)  # fmt: skip
+def test_the_counter_of_a_grid_stride_loop_holds_the_size_and_a_step(
+    changes: tuple[tuple[str, str], ...], loop: str
+) -> None:
+    source = SCALE
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    edited = one(make(source, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
+    assert loop in device(edited)
     compiles(edited)
 
 

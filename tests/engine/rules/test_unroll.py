@@ -43,6 +43,17 @@ def test_constant_loop_is_unrolled_fully_where_the_compiler_would_not() -> None:
         assert propose(make(held_back, LAUNCH, **SIZES), "unroll", factor="full")
 
 
+def test_an_index_ahead_by_steps_of_the_grid_is_compared_in_64_bits() -> None:
+    """`c + 3 * step` as an int passes 2^31 at sizes for which `c + step` does not."""
+    head, rest = ROWS.split("        for (int j = 0; j < m; ++j) {")
+    source = head + "        for (int j = i; j < m; j += gridDim.x * blockDim.x) {" + rest
+    edited = one(make(source, LAUNCH, **SIZES), "unroll", accumulators=4)
+    text = device(edited)
+    assert "const int end = max(static_cast<long long>(m) - static_cast<long long>(step) * 3, 0LL);" in text
+    assert "for (; j < end; j += 4 * step) {" in text
+    compiles(edited)
+
+
 PACK = """
 template <int WIDTH> struct pack {
     static constexpr int size = WIDTH;

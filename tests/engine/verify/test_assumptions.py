@@ -92,32 +92,6 @@ def test_narrower_indices_are_named(tmp_path: Path) -> None:
     assert judged(tmp_path, wide, narrow)["assumes that indices fit in 32 bits"].verdict == "not checked"
 
 
-STRIDE = """for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        y[i] = 2.0f * x[i];
-    }
-}
-void run"""
-
-
-@pytest.mark.parametrize(
-    ("loop", "named"),
-    [
-        (STRIDE, True),
-        (STRIDE.replace("int i", "size_t i"), False),
-        (STRIDE.replace("gridDim.x * blockDim.x)", "4)"), False),  # as near to the limit as the guard that it replaces
-        (STRIDE.replace("i < n", "i < 4096"), False),
-    ],
-)
-def test_a_counter_that_may_wrap_around_is_named(tmp_path: Path, loop: str, named: bool) -> None:
-    found = judged(tmp_path, TEXT, (BODY, "    " + loop))
-    assert ("assumes n and a step of the loop to it fit in 32 bits" in found) is named
-
-
-def test_a_loop_that_the_original_has_is_not_named(tmp_path: Path) -> None:
-    text = TEXT.replace(BODY, "    " + STRIDE)
-    assert judged(tmp_path, text, ("2.0f", "2.00f")) == {}
-
-
 def test_another_store_assumes_nothing(tmp_path: Path) -> None:
     assert not judged(tmp_path, TEXT, ("2.0f * x[i]", "x[i] + x[i]"))
 
