@@ -2,8 +2,8 @@
 
     python benchmarks/link_rate.py [--workers 1,2,4] [--takes 15] [--seconds 6] [--record FILE]
 
-Local workers of `--cluster local` hold every request for `--takes` milliseconds and answer with 20 kB; requests have 100 kB, and three are on
-their way to each worker, as in a search. Wanted: 1000 / takes for each worker. The machine's cores matter: the record names them.
+Local workers of `--cluster local` hold every request for `--takes` milliseconds and answer with 20 kB; requests have 100 kB, and three
+are on their way to each worker, as in a search. Wanted: 1000 / takes for each worker. The machine's cores matter: the record names them.
 """
 
 from __future__ import annotations
