@@ -86,7 +86,7 @@ def added_overflow(original: Program, candidate: Program, spec: KernelSpec) -> s
         same = before.get(function.qualified)
         if same is not None and old.text(same.span) == new.text(function.span):
             continue
-        if not _beyond(_read(new, function, {})):
+        if not _beyond(_read(new, function, _arguments(spec, function))):
             continue
 
         def known(program: Program, unit: Unit, f: Function) -> dict[str, int]:
@@ -189,12 +189,23 @@ def _device(unit: Unit) -> list[Function]:
     return found
 
 
+def _arguments(spec: KernelSpec, function: Function) -> dict[str, int]:
+    """The numbers among the arguments of a kernel's template, as the spec gives them."""
+    found: dict[str, int] = {}
+    for step in spec.steps:
+        if step.kernel.rpartition("::")[2] == function.name:
+            for declared, given in zip(function.template_parameters, step.template_args.split(","), strict=False):
+                with suppress(ArithmeticError_):
+                    found[re.split(r"\W+", declared.partition("=")[0].strip())[-1]] = evaluate_int(given, {})
+    return found
+
+
 def _known(original: Program, spec: KernelSpec, program: Program, unit: Unit, function: Function) -> dict[str, int]:
     """The largest values of a kernel's parameters, of gridDim.x and of threads in a block, as far as launches and spec show them.
 
     Constants at every visible launch of the original, or in the spec, and what the program's own launches limit their grid to.
     """
-    found: dict[str, int] = {}
+    found = _arguments(spec, function)
     for argument in spec.arguments:
         if argument.role == "scalar" and argument.value:
             with suppress(ArithmeticError_):

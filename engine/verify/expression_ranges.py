@@ -50,7 +50,7 @@ class Ranges:
             return most
         if node.type == "number_literal":
             return _value(text(node), most)
-        if node.type in ("identifier", "field_expression"):
+        if node.type in ("identifier", "field_expression", "qualified_identifier"):
             return self._named(node, depth)
         if node.type == "sizeof_expression":
             return 64
@@ -126,7 +126,14 @@ class Ranges:
         for written in (name, name.partition(".")[0]):
             if (found := self.known.get(written, _BUILT_IN.get(written))) is not None:
                 return found
-        return self.holds(node)
+        own = name in self.scope.parameters or self.scope.lookup(name, node) is not None
+        return self.holds(node) if own or node.type == "field_expression" else self._elsewhere(name, depth)
+
+    def _elsewhere(self, name: str, depth: int) -> int:
+        """A constant of a struct in the file; what stands in a header or is a template's argument is taken for a block's share."""
+        constant = rb"\bconst(?:expr)?\b[^;={}()]*\b%s\s*=\s*([^;{}]+);" % re.escape(name.rpartition("::")[2].encode())
+        values = [expression(found.decode()) for found in re.findall(constant, self.unit.data)]
+        return max((self.largest(value, depth + 1) for value in values if value is not None), default=THREADS)
 
     def _definition(self, node: Node) -> Node | None:
         """What a name stands for: a variable that never changes, a macro, a constant of the file."""

@@ -104,6 +104,28 @@ def test_a_size_that_the_original_does_not_bear_is_no_fault(tmp_path: Path, old:
 
 
 @pytest.mark.parametrize(
+    ("share", "before", "refuses"),
+    [("SHARE", "template <int SHARE>\n", False), ("Form::SHARE", "struct Form { static constexpr int SHARE = 256; };\n", False),
+     ("Form::SHARE", "struct Form { static constexpr int SHARE = 1 << 20; };\n", True), ("OF_A_HEADER", "", False)],
+)  # fmt: skip
+def test_constants_that_stand_elsewhere(tmp_path: Path, share: str, before: str, refuses: bool) -> None:
+    after = TEXT.replace(BODY, "    " + LOOP.replace(STRIDE, share)).replace(
+        "__global__ void scale", f"{before}__global__ void scale"
+    )
+    assert (refused(tmp_path, TEXT, after) != "") is refuses
+
+
+def test_a_templates_argument_is_that_of_the_launch(tmp_path: Path) -> None:
+    before = TEXT.replace("__global__ void scale", "template <typename T, int SHARE>\n__global__ void scale")
+    for value, refuses in (("256", False), ("1048576", True)):
+        (tmp_path / value).mkdir()
+        text = before.replace("scale<<<blocks", f"scale<float, {value}><<<blocks")
+        text = text.replace("// optiml: args.x", f'// optiml: kernel = "scale<float, {value}>"\n// optiml: args.x')
+        after = text.replace(BODY, "    " + LOOP.replace(STRIDE, "SHARE"))
+        assert (refused(tmp_path / value, text, after) != "") is refuses
+
+
+@pytest.mark.parametrize(
     ("blocks", "refuses"),
     [("(n + 255) / 256", True), ("min((n + 255) / 256, 1056)", True), ("min((n + 255) / 256, 128)", False),
      ("n < 60000 ? n : 60000", True), ("128", False), ("(n + 255) / 256 > 96 ? 96 : (n + 255) / 256", False)],
