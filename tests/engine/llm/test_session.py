@@ -163,6 +163,10 @@ def test_a_repositorys_settings_name_models_and_always_have_a_limit():
     assert (settings.model, settings.plan_model, settings.judge_model) == ("big", "same", "small")
     assert settings.limit == Limit(tokens=5000)
     assert from_config(Model()).limit.tokens > 0
+    assert from_config(Model()).price is None
+    assert from_config(parse_config(b"model: {price: 2.50/10}", ".optiml.yml").model).price == Price(2.5, 10.0)
+    with pytest.raises(OptimlError, match="price"):
+        parse_config(b"model: {price: cheap}", ".optiml.yml")
 
 
 class Profiler:
