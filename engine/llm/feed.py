@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.errors import OptimlError
 from engine.llm.approaches import APPROACHES, asking_for
@@ -145,14 +146,14 @@ class LlmFeed:
         """Ask in the background; at once where the answer is at hand."""
         self._asked += 1
         self._awaited += 1
-        original, ask, held = node.path()[0].program, self._edits, False
+        original, ask = node.path()[0].program, partial(self._correct, node, question)
         if question.about is None:
             held = self._holds(propose_label(original, node.program, question.round))
+            ask = partial(self._edits, node, question, held)
         else:
             candidate = next((child for child in node.children if child.id == question.about), None)
-            ask = self._correct
             held = candidate is not None and self._holds(repair_label(original, node.program, candidate.program))
-        job = _Job(node, question, lambda: ask(node, question, held))
+        job = _Job(node, question, ask)
         with self._changed:
             self._under_way += 1
         if held:
@@ -304,14 +305,11 @@ class LlmFeed:
             diagnosed = self._background.diagnose(node, _TICK_S)
         return diagnosed
 
-    def _correct(self, node: Node, question: Question, held: bool) -> Proposed | None:
+    def _correct(self, node: Node, question: Question) -> Proposed | None:
         candidate = next((child for child in node.children if child.id == question.about), None)
         if candidate is None or candidate.evaluation is None:
             return None
-        diagnosed = self._background.diagnose(node, 0.0) if held else self._waited_for(node)
-        if self._closed:
-            return None
-        return self._proposer.repair(node.program, candidate.program, candidate.evaluation, diagnosed)
+        return self._proposer.repair(node.program, candidate.program, candidate.evaluation)
 
     def _work(self) -> None:
         while True:
