@@ -43,6 +43,7 @@ from .test_faults import faster
 def run(
     folder, settings, name="run", memory=None, factors=("1.5",),
     diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",)), insight=None,
+    budget=Budget(seconds=30), in_flight=2,
 ):  # fmt: skip
     (folder / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
@@ -57,9 +58,9 @@ def run(
     part.join(tree)
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, Builds(executor, in_flight=2), Participants(feed=part))
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=in_flight), Participants(feed=part))
         search.start(*evaluator.open(program))
-        search.run(Budget(seconds=30))
+        search.run(budget)
     part.observe()
     part.close()
     journal.close()
