@@ -123,7 +123,7 @@ def test_a_model_that_costs_more_for_the_same_gains_is_asked_less(tmp_path, onli
         settings = LlmSettings(model="coder", concurrency=1, price=price)
         search, session = run(
             tmp_path, settings, name, factors=tuple(f"1.{i:03}" for i in range(1, 90)), in_flight=1,
-            budget=Budget(seconds=120, candidates=CANDIDATES),
+            budget=Budget(seconds=120, candidates=CANDIDATES), patient=True,
         )  # fmt: skip
         shares[name], questions[name] = search.tree.mixture.shares, session.summary["questions"]
         assert sum(share.candidates for share in shares[name].values()) == CANDIDATES
