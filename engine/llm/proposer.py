@@ -176,15 +176,18 @@ class LlmProposer:
             thread = self._threads.get((parent.digest, candidate.digest))
         return thread.label if thread is not None else ""
 
-    def repair(self, parent: Program, candidate: Program, evaluation: Evaluation) -> Proposed | None:
-        """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough."""
+    def repair(self, parent: Program, candidate: Program, evaluation: Evaluation, at: str = "") -> Proposed | None:
+        """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough.
+
+        `at` says with which values an edit failed that leaves some open.
+        """
         with self._lock:
             thread = self._threads.get((parent.digest, candidate.digest))
             learnt = self._learnt
         if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
             return None
         context = thread.context
-        ended = ending(evaluation)
+        ended = f"{ending(evaluation)}{', at ' + at if at else ''}"
         launch = next((config for site in context.place.sites for config in site.configs), None)
         told = detail(candidate, evaluation, context.spec, launch)
         failure = Failed(thread.idea, ended, told, program_diff(context.program, candidate), thread.earlier, learnt)

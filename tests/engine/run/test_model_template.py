@@ -14,22 +14,26 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
+from engine.compile.built import NotBuilt
 from engine.errors import UsageError
 from engine.llm.session import EXCHANGES, LlmSettings
-from engine.model import Program, Target
-from engine.run.model_template import ModelTemplate, ask_for_template
+from engine.model import Evaluation, Failure, Outcome, Program, Target
+from engine.run.model_template import ModelTemplate, TemplateAuthor
 from engine.run.template_run import tune
 from engine.search.participants import Builds
+from engine.search.progress import Budget
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched, specs_in
 from engine.tune.chosen_template import NoTemplate
+from engine.tune.declare import declared
 from engine.tune.feasible import feasible
 from engine.tune.strategy import Known
 from engine.tune.strategy_choice import choose
-from engine.tune.template import program_at
+from engine.tune.template import UnusableTemplate, program_at
 from engine.tune.tune_options import TuneOptions
 from engine.tune.tuner import TemplateSearch, Tuner
 from tests.engine.llm.server import ChatServer, Reply, completion, ok, status
+from tests.engine.search.fakes import FakeEvaluator
 
 TEXT = """// optiml: args.x = { role = "inout", size = "n" }
 // optiml: check = [{ n = 1 }, { n = 1000 }]
@@ -86,8 +90,16 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ChatServer]
         server.stop()
 
 
+def author(out: Path, **settings: Any) -> TemplateAuthor:
+    return TemplateAuthor(LlmSettings(**settings), PROGRAM, (specs_in(PROGRAM, None)[0], None), Target(), out)
+
+
 def asked(out: Path) -> ModelTemplate:
-    return ask_for_template(LlmSettings(), PROGRAM, specs_in(PROGRAM, None)[0], None, Target(), out)[0]
+    one = author(out)
+    try:
+        return one.first()[0]
+    finally:
+        one.close()
 
 
 def test_the_first_answer_that_leaves_something_open_is_the_template(
@@ -136,9 +148,79 @@ def test_without_a_template_the_reason_is_told(
     tmp_path: Path, serve: Callable[..., ChatServer], reply: Reply, says: str, most: int
 ) -> None:
     server = serve(reply)
-    with pytest.raises(NoTemplate, match=f"the model wrote no template: .*{says}"):
+    with pytest.raises(NoTemplate, match=f"the model wrote no template that can be searched: .*{says}"):
         asked(tmp_path)
     assert len(server.requests) <= most
+
+
+WRONG = answer(
+    "Skip the last one", "(n + WIDE * EACH - 1) / (WIDE * EACH)", "WIDE", KERNEL.replace("i < n", "i < n - 1")
+)
+FAILED = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'x' differs", case="n=1", argument="x", index=0))
+
+
+def failed(template: ModelTemplate) -> UnusableTemplate:
+    return UnusableTemplate("it differs", point={"WIDE": 64, "EACH": 2}, evaluation=FAILED)
+
+
+def test_a_template_that_fails_its_test_goes_back_with_the_failure(
+    tmp_path: Path, serve: Callable[..., ChatServer]
+) -> None:
+    """The run ended with 'omit the rule model, and please report it'."""
+    server = serve(WRONG, OPEN)
+    one = author(tmp_path)
+    first = one.first()[0]
+    second, (note,) = one.corrected(first, failed(first))
+    one.close()
+    assert (first.summary, second.summary) == ("Skip the last one", "Leave the block open")
+    told = server.requests[1]["messages"]
+    assert told[0]["content"].startswith("You correct edits")
+    assert "it computes something else in 'x', at WIDE = 64, EACH = 2" in told[1]["content"]
+    assert "i < n - 1" in told[1]["content"]
+    assert "2 requests, 240 tokens" in note
+
+
+def test_templates_that_fail_again_are_given_up_with_the_last_reason(
+    tmp_path: Path, serve: Callable[..., ChatServer]
+) -> None:
+    server, tested = serve(WRONG), []
+
+    def search(template: Any, notes: tuple[str, ...]) -> Any:
+        tested.append(template)
+        raise failed(template)
+
+    one = author(tmp_path)
+    with pytest.raises(NoTemplate, match="Skip the last one: it differs"):
+        one.searched(search)
+    one.close()
+    assert 3 <= len(tested) == len(server.requests) <= 3 * (1 + 2)  # three templates with two corrections each
+
+
+def test_a_template_that_does_not_compile_is_refused_however_few_points_it_has() -> None:
+    """Three points that did not compile ended as 'No point of the template is faster'."""
+    text = TEXT.replace("128", "WIDE").replace("+ 127", "+ WIDE - 1")
+    text = text.replace("__global__", "// optiml: tune WIDE = 64, 128, 256\nconstexpr int WIDE = 128;\n__global__")
+    program = Program({"k.cu": text.encode()}, "k.cu")
+    made = declared(program, specs_in(program, None)[0], None)
+    assert made is not None
+    failure = Evaluation(Outcome.COMPILE_ERROR, failure=Failure("nothing is undefined"))
+
+    class Evaluator(FakeEvaluator):
+        def build(self, program: Program, *, by_rules: bool = False) -> Any:
+            if program is made.original:
+                return super().build(program)
+            raise NotBuilt("nothing is undefined", evaluation=failure)
+
+    evaluator: Any = Evaluator()
+    points = feasible(made, Target())
+    with ThreadPoolExecutor(1) as executor:
+        searched = TemplateSearch(made, points, choose("exhaustive", Known(points.points, 0, None))[0])
+        tuner = Tuner(made.original, searched, evaluator, Target(), Builds(executor, in_flight=2))
+        tuner.start(*evaluator.open(made.original))
+        with pytest.raises(UnusableTemplate, match="no point of the template could be built and run") as ended:
+            tuner.run(Budget())
+    assert ended.value.evaluation == failure
+    assert ended.value.point["WIDE"] != 128
 
 
 def test_a_models_template_goes_with_no_other(tmp_path: Path) -> None:

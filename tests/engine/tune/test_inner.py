@@ -143,7 +143,7 @@ def test_a_template_is_tried_although_another_edit_led_to_its_first_point(tmp_pa
     [
         ("4, 8", "all 1 points tried were duplicates (same SASS and launch)"),
         ("4, 8, 2", "of 2 points tried, 1 were duplicates (same SASS and launch), the others failed, such as: no such thing"),
-        ("4, 2", "no point of the template could be evaluated: no such thing"),
+        ("4, 2", "no point of the template could be built and run; the last, ITEMS = 2: no such thing"),
     ],
 )  # fmt: skip
 def test_a_template_without_a_new_point_says_why(tmp_path, values, says):
