@@ -10,6 +10,7 @@ from typing import ClassVar
 from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span
 from engine.errors import OptimlError
+from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, LlmBudget
 from engine.llm.cassette import Recorder
 from engine.llm.chat import ChatClient, Fault
@@ -74,6 +75,12 @@ class ModelTemplate:
         return self.inner.launches(point)
 
 
+class TemplateWaits(NoTemplate):
+    """The question for a template waits in a batch's folder for its answer."""
+
+    exit_code: ClassVar[int] = 4
+
+
 class TemplateAuthor:
     """A model that writes templates of one kernel, one after the other until one passes its test; exchanges are recorded in `out`.
 
@@ -89,7 +96,7 @@ class TemplateAuthor:
         client: ChatClient = BudgetedClient(opened, self._budget)
         if settings.replay is None:
             client = Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=False, price=settings.price)
-        self._parts = (client, opened)
+        self._opened, self._parts = opened, (client, opened)
         plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
         telling = Telling(templates=True, parts=settings.parts)
         options = LlmOptions(
@@ -162,6 +169,9 @@ class TemplateAuthor:
         self._proposer.drop(self._program, summary, reason)
 
     def _none(self, reason: str = "") -> NoTemplate:
+        if isinstance(self._opened, BatchClient) and self._opened.deferred:
+            what = "the question for a template is waiting in the batch for its answer"
+            return TemplateWaits(what, "--llm", "run the same command again once responses.jsonl is in that folder")
         reason = reason or self._reason or "its answers leave nothing open"
         return NoTemplate(f"the model wrote no template that can be searched: {reason}", "--llm")
 

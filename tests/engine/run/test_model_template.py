@@ -18,7 +18,7 @@ from engine.compile.built import NotBuilt
 from engine.errors import UsageError
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.model import Evaluation, Failure, Outcome, Program, Target
-from engine.run.model_template import ModelTemplate, TemplateAuthor
+from engine.run.model_template import ModelTemplate, TemplateAuthor, TemplateWaits
 from engine.run.template_run import tune
 from engine.search.participants import Builds
 from engine.search.progress import Budget
@@ -65,14 +65,18 @@ __global__ void scale(float* x, int n) {
 PROGRAM = Program({"k.cu": TEXT.encode()}, "k.cu")
 
 
-def answer(idea: str, grid: str, block: str, kernel: str = "") -> Reply:
+def item(idea: str, grid: str, block: str, kernel: str = "") -> dict[str, Any]:
     launch = [{"kernel": "scale", "grid": [grid], "block": [block], "shared": ""}]
-    item = {"idea": idea, "counter": "", "direction": "down", "edits": [], "kernel": kernel, "launch": launch}
-    return ok(completion(json.dumps({"proposals": [item]})))
+    return {"idea": idea, "counter": "", "direction": "down", "edits": [], "kernel": kernel, "launch": launch}
+
+
+def answer(idea: str, grid: str, block: str, kernel: str = "") -> Reply:
+    return ok(completion(json.dumps({"proposals": [item(idea, grid, block, kernel)]})))
 
 
 CLOSED = answer("Use blocks of 64", "(n + 63) / 64", "64")
-OPEN = answer("Leave the block open", "(n + WIDE * EACH - 1) / (WIDE * EACH)", "WIDE", KERNEL)
+LEFT_OPEN = item("Leave the block open", "(n + WIDE * EACH - 1) / (WIDE * EACH)", "WIDE", KERNEL)
+OPEN = ok(completion(json.dumps({"proposals": [LEFT_OPEN]})))
 
 
 @pytest.fixture
@@ -221,6 +225,29 @@ def test_a_template_that_does_not_compile_is_refused_however_few_points_it_has()
             tuner.run(Budget())
     assert ended.value.evaluation == failure
     assert ended.value.point["WIDE"] != 128
+
+
+def test_a_question_for_a_template_waits_in_a_batch_and_is_no_failure(tmp_path: Path) -> None:
+    """It ended as 'the model wrote no template' with the exit code of a wrong command."""
+    one = author(tmp_path, batch=tmp_path / "batch", model="m")
+    with pytest.raises(TemplateWaits, match="waiting in the batch") as waits:
+        one.first()
+    one.close()
+    assert waits.value.exit_code == 4
+    (request,) = (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
+    text = json.dumps({"proposals": [LEFT_OPEN]})
+    body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}
+    name = json.loads(request)["custom_id"]
+    line = {
+        "id": name,
+        "custom_id": name,
+        "error": None,
+        "response": {"status_code": 200, "request_id": name, "body": body},
+    }
+    (tmp_path / "batch" / "responses.jsonl").write_text(json.dumps(line) + "\n")
+    again = author(tmp_path, batch=tmp_path / "batch", model="m")
+    assert again.first()[0].summary == "Leave the block open"
+    again.close()
 
 
 def test_a_models_template_goes_with_no_other(tmp_path: Path) -> None:
