@@ -37,7 +37,7 @@ from engine.spec.kernel_spec import KernelSpec
 
 # A batch of profiles takes some five seconds, and waits for the one under way: of source lines that may be ten. An answer to half a
 # question costs more than this, but a profiler that hangs must not hold it up.
-_DIAGNOSIS_S = 30.0
+DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
 _HOPELESS = 4  # exchanges in a row that failed for the server's sake, or the token limit's: then it is left alone
@@ -299,7 +299,7 @@ class LlmFeed:
 
     def _waited_for(self, node: Node) -> Diagnosed:
         """The diagnosis of a node that a question is about: profiling takes longer than evaluating."""
-        deadline = time.monotonic() + _DIAGNOSIS_S
+        deadline = time.monotonic() + DIAGNOSIS_S
         diagnosed = Diagnosed(pending=True)
         while diagnosed.pending and not self._hurry and not self._closed and time.monotonic() < deadline:
             diagnosed = self._background.diagnose(node, _TICK_S)

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span
-from engine.errors import OptimlError
+from engine.cuda.load import repository_root
+from engine.errors import OptimlError, UsageError
 from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, LlmBudget
 from engine.llm.cassette import Recorder
 from engine.llm.chat import ChatClient, Fault
-from engine.llm.node_context import make_context
+from engine.llm.feed import DIAGNOSIS_S
+from engine.llm.node_context import Context, Diagnosed, make_context
 from engine.llm.prompts import Telling
 from engine.llm.proposer import LlmOptions, LlmProposer, Proposed
-from engine.llm.session import EXCHANGES, SAME, LlmSettings, door_of
+from engine.llm.session import EXCHANGES, SAME, LlmSettings, diagnoser, door_of
 from engine.llm.techniques import fitting
 from engine.model import Program, Target
 from engine.rewrite.proposal import Proposal
-from engine.search.tree import Tree
+from engine.run.machine import Machine
+from engine.search.tree import Node, Tree
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.chosen_template import NoTemplate
 from engine.tune.declare import declared
 from engine.tune.feasible import feasible
 from engine.tune.space import Point, Space
 from engine.tune.template import ConstantTemplate, Figures, Launches, Template, UnusableTemplate, tunable
+from engine.tune.tune_options import TuneOptions
 from engine.tune.tuning_result import TuneResult
 
 _ROUNDS = 3  # questions until an answer holds a template. Ours
@@ -75,6 +80,42 @@ class ModelTemplate:
         return self.inner.launches(point)
 
 
+def check_alone(options: TuneOptions) -> None:
+    """Raise UsageError for options that do not go with a model's template."""
+    if options.rule is not None or options.parameters or options.where:
+        raise UsageError("a model writes the template", "--llm", "omit --rule, --param and --where")
+    if options.dispatch or options.constants:
+        what = "the patch of a model's template keeps its tune lines"
+        raise UsageError(
+            what, "--llm", "omit --dispatch and --constants, apply the patch, and tune the result with --dispatch"
+        )
+
+
+def analysis(
+    machine: Machine, options: TuneOptions, found: tuple[KernelSpec, str | None]
+) -> Callable[[Node], Diagnosed]:
+    """What gives an original its evaluation, and says what limits it, by the profiler or else by prediction.
+
+    It raises as opening the original does: what cannot be searched is not asked about.
+    """
+
+    def analyse(original: Node) -> Diagnosed:
+        spec, spec_path = found
+        root = repository_root(options.path)
+        with ExitStack() as held:
+            evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails)
+            held.callback(evaluator.close)
+            built, original.evaluation = evaluator.open(original.program)
+            insight = machine.insight(spec, evaluator)
+            if insight is not None:
+                held.callback(insight.close)
+                insight.look(built, original.evaluation)
+            source = insight or machine.watch(spec, evaluator)
+            return diagnoser(source, lambda program: evaluator.build(program, by_rules=False))(original, DIAGNOSIS_S)
+
+    return analyse
+
+
 class TemplateWaits(NoTemplate):
     """The question for a template waits in a batch's folder for its answer."""
 
@@ -84,12 +125,16 @@ class TemplateWaits(NoTemplate):
 class TemplateAuthor:
     """A model that writes templates of one kernel, one after the other until one passes its test; exchanges are recorded in `out`.
 
+    `analyse` gives the original its evaluation and says what limits it; it is not asked where the answers are recorded.
+
     Raises UsageError and MachineError where the model cannot be asked. `close` it.
     """
 
     def __init__(
-        self, settings: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target, out: Path
-    ) -> None:
+        self, settings: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target, out: Path,
+        analyse: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+    ) -> None:  # fmt: skip
+        self._analyse = analyse if settings.replay is None else lambda node: Diagnosed()
         self._program, (self._spec, self._spec_path), self._target = program, found, target
         self._budget = LlmBudget(settings.limit, settings.price)
         opened = door_of(settings)
@@ -104,16 +149,21 @@ class TemplateAuthor:
         )
         self._proposer = LlmProposer(client, options)
         self._round, self._reason = 0, ""
+        self._context: Context | None = None
 
     def first(self) -> tuple[ModelTemplate, tuple[str, ...]]:
         """The first template of the answers that can be searched, and a note. Raises NoTemplate with the last reason without one."""
-        try:
-            context = make_context(Tree(self._program, lambda of: [], 0).root, self._spec, self._target, counters=())
-        except LookupError as error:
-            raise self._none(f"the kernel cannot be read: {error}") from None
-        context = replace(context, approach=_APPROACH, techniques=fitting(context.place, ()))
+        if self._context is None:
+            original = Tree(self._program, lambda of: [], 0).root
+            try:
+                diagnosed = self._analyse(original)
+                context = make_context(original, self._spec, self._target, counters=(), diagnosed=diagnosed)
+            except LookupError as error:
+                raise self._none(f"the kernel cannot be read: {error}") from None
+            shown = fitting(context.place, diagnosed.codes)
+            self._context = replace(context, approach=_APPROACH, techniques=shown)
         while self._round < _ROUNDS:
-            proposed = self._proposer.propose(context, round=self._round)
+            proposed = self._proposer.propose(self._context, round=self._round)
             self._round += 1
             found = self._searchable(proposed)
             if found is not None:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,13 @@ from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.session import EXCHANGES, LlmSettings
-from engine.model import PASSED, Evaluation, Program, Refusal, Target
+from engine.model import PASSED, Evaluation, Program, Refusal
 from engine.process.cores import attentive
 from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, search_limit_s
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
-from engine.run.model_template import TemplateAuthor
+from engine.run.model_template import TemplateAuthor, analysis, check_alone
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
 from engine.run.suggestion_gate import Gate, SuggestionConditions
@@ -128,7 +129,7 @@ def tune(
 
     try:
         if llm is not None:
-            return _search_models(options, llm, program, (spec, spec_path), machine.target, search)
+            return _search_models(options, llm, program, (spec, spec_path), machine, search)
         return search(*make_template(options, program, spec, spec_path, machine.target))
     except NoTemplate:
         builder.original(
@@ -138,29 +139,17 @@ def tune(
 
 
 def _search_models(
-    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target,
+    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], machine: Machine,
     search: Callable[[Template, tuple[str, ...]], TuneResult],
 ) -> TuneResult:  # fmt: skip
-    """Search the first template of a model's that passes its test; one that fails goes back with the failure.
-
-    A resumed run has them from the answers of the first.
-    """
-    if options.rule is not None or options.parameters or options.where:
-        raise UsageError("a model writes the template", "--llm", "omit --rule, --param and --where")
-    if options.dispatch or options.constants:
-        what = "the patch of a model's template keeps its tune lines"
-        raise UsageError(
-            what, "--llm", "omit --dispatch and --constants, apply the patch, and tune the result with --dispatch"
-        )
+    """Search the first template of a model's that passes its test. A resumed run has them from the answers of the first."""
+    check_alone(options)
     out = output_folder(options)
     if options.resume and (out / EXCHANGES).exists():
         llm = replace(llm, replay=out / EXCHANGES)
-    with results_folder(out):
-        author = TemplateAuthor(llm, program, found, target, out)
-        try:
-            return author.searched(search)
-        finally:
-            author.close()
+    analyse = analysis(machine, options, found)
+    with results_folder(out), closing(TemplateAuthor(llm, program, found, machine.target, out, analyse)) as author:
+        return author.searched(search)
 
 
 def output_folder(options: TuneOptions) -> Path:

@@ -16,12 +16,15 @@ pytest.importorskip("jinja2")
 
 from engine.compile.built import NotBuilt
 from engine.errors import UsageError
+from engine.llm.node_context import Diagnosed, make_context
 from engine.llm.session import EXCHANGES, LlmSettings
-from engine.model import Evaluation, Failure, Outcome, Program, Target
+from engine.llm.techniques import fitting
+from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome, Program, Target
 from engine.run.model_template import ModelTemplate, TemplateAuthor, TemplateWaits
 from engine.run.template_run import tune
 from engine.search.participants import Builds
 from engine.search.progress import Budget
+from engine.search.tree import Node
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched, specs_in
 from engine.tune.chosen_template import NoTemplate
@@ -256,3 +259,40 @@ def test_a_models_template_goes_with_no_other(tmp_path: Path) -> None:
     machine: Any = SimpleNamespace(target=Target(), builder=lambda *arguments: None)
     with pytest.raises(UsageError, match="a model writes the template"):
         tune(TuneOptions(path, rule="block_size", out=tmp_path / "out"), machine, llm=LlmSettings())
+
+
+def test_a_question_for_a_template_states_what_limits_the_original_and_picks_techniques_by_that(
+    tmp_path: Path, serve: Callable[..., ChatServer]
+) -> None:
+    """It had neither a time nor a diagnosis, and three techniques for other kernels."""
+    server = serve(OPEN)
+    seen = []
+
+    def analyse(original: Node) -> Diagnosed:
+        seen.append(original)
+        case = CaseTiming("n=65536", 1.0, 7.5, 7.5, 1.0, 1.0, 1.0, 0)
+        original.evaluation = Evaluation(Outcome.NO_DIFFERENCE, Measurement((case,), 1.0, 1.0, 1.0, predicted=True))
+        return Diagnosed(("too few loads in flight",), {}, ("latency_bound", "memory_stalls"))
+
+    one = TemplateAuthor(LlmSettings(), PROGRAM, (specs_in(PROGRAM, None)[0], None), Target(), tmp_path, analyse)
+    one.first()
+    one.close()
+    told = server.requests[0]["messages"][1]["content"]
+    assert "This version: the original; 7.5 us, predicted" in told
+    assert "## What holds it back\n- too few loads in flight" in told
+    assert len(seen) == 1
+    place = make_context(seen[0], specs_in(PROGRAM, None)[0], Target(), counters=()).place
+    titles = {technique.title for technique in fitting(place, ("latency_bound", "memory_stalls"))}
+    assert titles
+    assert all(f"### {title}\n" in told for title in titles)
+    replayed = TemplateAuthor(
+        LlmSettings(replay=tmp_path / EXCHANGES),
+        PROGRAM,
+        (specs_in(PROGRAM, None)[0], None),
+        Target(),
+        tmp_path,
+        analyse,
+    )
+    assert replayed.first()[0].summary == "Leave the block open"
+    replayed.close()
+    assert len(seen) == 1  # its answer is at hand, whatever the question says
