@@ -26,6 +26,7 @@ from engine.llm.proposer import LlmProposer
 from engine.llm.session import LlmSettings
 from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome, Program, Resources, Target
 from engine.rewrite.proposal import Proposal
+from engine.rewrite.site import Site
 from engine.rules import make_site
 from engine.run.optimization import Options, _model
 from engine.search.tree import Node, Tree
@@ -359,6 +360,19 @@ def test_a_version_is_told_with_no_more_figures_than_it_has():
     assert "507.5 us (rows=4096), 507.5 us (rows=4096), predicted" in text  # with two cases each has its name
     node.evaluation = replace(node.evaluation, measurement=guess)
     assert "1.6x the original's speed, 507.5 us, predicted" in propose(context_of(spec, node))[1].content
+
+
+def test_a_judge_knows_the_target_the_sizes_and_the_launch(monkeypatch):
+    """It estimated speedups of a source alone, whatever was timed; what an author must leave alone is nothing to it."""
+    spec, node = grown()
+    context = context_of(spec, node)
+    monkeypatch.setattr(Site, "launch_open", False)
+    text = judge(context, [Judged("0a1b2c3d", "Unroll the loop", "-a\n+b")])[1].content
+    assert "132 SMs" in text
+    assert "rows = 4096, cols = 4096 (weight 1): 16 blocks of 256 threads" in text
+    assert text.count("__global__ void softmax_kernel") == 1
+    assert "cannot be changed" not in text
+    assert "cannot be changed" in propose(context)[1].content
 
 
 def test_the_debugger_is_not_told_what_holds_the_source_back():
