@@ -249,7 +249,7 @@ class LlmProposer:
             problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:
                 what = problem.what
-            if proposals or problem is None:
+            if proposals or problem is None or problem.fault is Fault.EMPTY:
                 break
             messages = (*messages, _said(answer), again(f"{problem.what}{'; ' + problem.do if problem.do else ''}"))
         return Proposed(tuple(proposals), tuple(faults), requests, plain(what))
