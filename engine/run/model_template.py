@@ -105,11 +105,10 @@ def analysis(
         with ExitStack() as held:
             evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails)
             held.callback(evaluator.close)
-            built, original.evaluation = evaluator.open(original.program)
+            _, original.evaluation = evaluator.open(original.program)
             insight = machine.insight(spec, evaluator)
             if insight is not None:
                 held.callback(insight.close)
-                insight.look(built, original.evaluation)
             source = insight or machine.watch(spec, evaluator)
             return diagnoser(source, lambda program: evaluator.build(program, by_rules=False))(original, DIAGNOSIS_S)
 
