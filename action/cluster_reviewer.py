@@ -109,9 +109,10 @@ class ClusterReviewer:
     def begin(self, number: int, prepared: Prepared, share_s: float) -> None:
         """Send a kernel to a worker. Raises ClusterError."""
         changed = prepared.found.changed
-        # Rules alone: a model's key does not leave the job.
+        # A model's key does not leave the job.
+        proposers = tuple(name for name in self._looker.proposing.proposers if name != "llm") or ("rules",)
         task = KernelTask(
-            number, changed.path, changed.kernel, share_s, proposers=("rules",), command=command_of(changed, share_s),
+            number, changed.path, changed.kernel, share_s, proposers=proposers, command=command_of(changed, share_s),
             prefix=f"{number + 1}+",
         )  # fmt: skip
         self._tasks[number] = task, prepared

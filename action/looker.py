@@ -27,6 +27,7 @@ from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 
 if TYPE_CHECKING:
+    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
 
@@ -51,11 +52,13 @@ class Sides:
 
 @dataclass(frozen=True)
 class Proposing:
-    """Who proposes edits, the language model among them; `search`: whether anything is searched, or only compared."""
+    """Who proposes edits, the language model among them; `search`: whether anything is searched, or only compared; `memory`: lessons
+    of earlier runs."""
 
     proposers: tuple[str, ...]
     model: LlmSettings | None
     search: bool
+    memory: MemorySettings | None = None
 
 
 class Looker:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from bot.commands import MOST_PULLS
+from bot.commands import MOST_PULLS, PROPOSERS
 from engine.errors import UsageError
 
 SEARCHES = ("optimize", "check", "baseline", "all")
@@ -28,7 +28,8 @@ _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ARCH = re.compile(r"sm_\d{2,3}a?")
 _PARTS = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,40}(?:,(?!$)|$)){0,64}")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_PROPOSERS = re.compile(r"(?:rules|llm)(?:,(?:rules|llm))?")
+_PROPOSER = f"(?:{'|'.join(PROPOSERS)})"
+_PROPOSERS = re.compile(f"{_PROPOSER}(?:,{_PROPOSER}){{0,2}}")
 _MAX = 16 << 10
 
 
@@ -49,7 +50,7 @@ class Request:
     kernel: str = ""
     budget_s: float = 0.0
     arch: str = ""
-    proposers: str = ""  # of rules, llm, with a comma between
+    proposers: str = ""  # of PROPOSERS, with commas between
     comment: int = 0  # of the comment that asked, 0: none did
     command: str = "optimize"  # of COMMANDS
     number: int = 0  # of the suggestion that a command is about, 0: all

@@ -52,6 +52,7 @@ from engine.settings.config_text import ConfigError
 from engine.settings.scratch import scratch_folder
 
 if TYPE_CHECKING:
+    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
 
@@ -117,7 +118,8 @@ def run(request: Request, clone: Path, out: Path, inputs: JobInputs, say: Callab
                 write_settings(repository, request.base, tree)
             earlier = read_earlier(inputs.earlier) if inputs.earlier is not None else None
             looker = Looker(
-                Sides(base, head, out), config, Proposing(proposers, model, search=request.command != "check"), past,
+                Sides(base, head, out), config, Proposing(proposers, model, request.command != "check", _memory(request, config, clone)),
+                past,
                 KeptReviews(kept_reviews.folder(), earlier),
             )  # fmt: skip
             try:
@@ -328,18 +330,22 @@ def _past(folder: Path | None, say: Callable[[str], None]) -> Baseline:
 
 def _proposers(request: Request, config: Config) -> tuple[tuple[str, ...], LlmSettings | None]:
     """Who proposes edits: as asked for in the comment, else as the base's settings say. A model's address and key are the job's."""
-    named = (
-        tuple(request.proposers.split(","))
-        if request.proposers
-        else ("rules", "llm")
-        if config.model.enabled
-        else ("rules",)
-    )
+    usual = ("rules", *(("tuner",) if config.search.tuner else ()), *(("llm",) if config.model.enabled else ()))
+    named = tuple(request.proposers.split(",")) if request.proposers else usual
     if "llm" not in named:
         return named, None
     from engine.llm.session import from_config
 
     return named, from_config(config.model)
+
+
+def _memory(request: Request, config: Config, clone: Path) -> MemorySettings | None:
+    """Lessons of earlier runs, of this clone's repository: a fork's code neither reads nor writes them."""
+    if not config.search.memory or request.fork:
+        return None
+    from engine.llm.lessons import MemorySettings, default_path
+
+    return MemorySettings(default_path(), str(clone.resolve()))
 
 
 class _Here:
@@ -393,6 +399,7 @@ class _Here:
             spec=(spec, prepared.spec_path),
             proposers=asked.proposers,
             llm=asked.model,
+            memory=asked.memory,
             guardrails=config.guardrails,
             targets=config.targets,
         )

@@ -1,11 +1,12 @@
-"""A push, two pull requests and two commands through gate, optimize and publish, against a GitHub on this machine.
+"""A push, two pull requests and three commands through gate, optimize and publish, against a GitHub on this machine.
 
     python benchmarks/github_end_to_end.py --device gpu --budget 60s --record benchmarks/results/github_end_to_end.json
 
 Makes a real git repository: three commits on the default branch, one pull request that makes a kernel slower, another whose
 kernel could be faster. Each job is a process of its own with the environment that a runner gives it. The GitHub is the tests'
-own server (`tests/bot/server`); with npm every request and answer is held against GitHub's OpenAPI description, without it the
-record says that nothing was. Exit code 0 when everything came out as it must, 1 when not, 2 on wrong use.
+own server (`tests/bot/server`), and the language model that a command asks is a script with one edit. With npm every request and answer
+is held against GitHub's OpenAPI description, without it the record says that nothing was. Exit code 0 when everything came out as it
+must, 1 when not, 2 on wrong use.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from tests.bot.repo import Repo  # noqa: E402
 from tests.bot.server.server import Server  # noqa: E402
+from tests.engine.llm.server import ChatServer, completion, ok  # noqa: E402
 
 SCHEMA = "optiml.github_end_to_end/1"
 REPOSITORY = "octocat/Hello-World"
@@ -55,6 +57,14 @@ SLOW = FAST.replace(
     "    if (i < n) y[i] = 2.0f * x[i];",
     "    int m = (n + 31) / 32, j = i % 32 * m + i / 32;\n    if (i < 32 * m && j < n) y[j] = 2.0f * x[j];",
 )
+# What the scripted model answers, always: one edit of softmax.
+ANSWER = {
+    "proposals": [{
+        "idea": "Multiply by the reciprocal of the sum", "counter": "", "direction": "down",
+        "edits": [{"search": "expf(x[row * cols + c] - top) / sum;", "replace": "expf(x[row * cols + c] - top) * (1.0f / sum);"}],
+        "kernel": "", "launch": [],
+    }]
+}  # fmt: skip
 SOFTMAX = (ROOT / "examples" / "softmax.cu").read_text()
 
 
@@ -66,6 +76,7 @@ class Story:
     device: str
     repo: Repo
     runs: int = 100
+    model: str = ""  # the address of a language model, for jobs that search
     jobs: list[dict[str, Any]] = field(default_factory=list)
 
     def job(
@@ -93,7 +104,8 @@ class Story:
             "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_API_URL": server.url, "GITHUB_SERVER_URL": "https://github.com",
             "GITHUB_RUN_ID": str(self.runs), "GITHUB_OUTPUT": str(temp / "output"), "GITHUB_STEP_SUMMARY": str(temp / "summary"),
             "GITHUB_WORKSPACE": str(self.repo.folder), "RUNNER_TEMP": str(temp), "OPTIML_DEVICE": self.device,
-            "OPTIML_TOKEN": "" if mode == "optimize" else "token", **more,
+            "OPTIML_TOKEN": "" if mode == "optimize" else "token",
+            **({"OPENAI_BASE_URL": self.model, "OPENAI_API_KEY": "none"} if self.model and mode == "optimize" else {}), **more,
         }  # fmt: skip
         before, begin = len(server.requests), time.monotonic()
         code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from action.main import main; sys.exit(main())"
@@ -223,6 +235,15 @@ def run(device: str, budget: str, folder: Path) -> dict[str, Any]:
         ending = story.workflow(server, "pull_request", pull_event(server))["ending"]
         found["faster"] = seen(server, ending)
         found["faster"]["bundle"] = kernels(folder / f"{story.runs}-optimize")
+        before, scripted = len(server.submitted()), ChatServer(ok(completion(json.dumps(ANSWER))))
+        story.model = scripted.url
+        asked = comment_event(f"/optiml optimize --proposers rules,tuner,llm --budget {budget}", 499)
+        ending = story.workflow(server, "issue_comment", asked)["ending"]
+        scripted.stop()
+        found["asked"] = {
+            "ending": ending, "requests": len(scripted.requests), "bundle": kernels(folder / f"{story.runs}-optimize"),
+            "texts": [r["body"] for r in server.submitted()[before:]] + [c["body"] for c in server.comments.values()],
+        }  # fmt: skip
         looked_at = server.head
         story.workflow(server, "issue_comment", comment_event("/optiml apply 1", 500))
         tip = repo.git("rev-parse", "tidier")
@@ -264,6 +285,7 @@ def kernels(folder: Path) -> list[dict[str, Any]]:
             "kernel": looked["changed"]["kernel"], "comparison": looked["comparison"], "history": looked["history"],
             "spec_from": looked["spec_from"], "error": looked["error"], "mode": result.get("mode"), "verdict": result.get("verdict"),
             "best": (best.get("evaluation") or {}).get("measurement"), "device": (result.get("signals") or {}).get("device"),
+            "proposers": sorted(result.get("proposers") or {}), "questions": (result.get("model") or {}).get("questions"),
         })  # fmt: skip
     return kept
 
@@ -284,6 +306,8 @@ def answers(server: Server) -> list[str]:
 def wrong(found: dict[str, Any]) -> list[str]:
     """What did not come out as it must, in sentences."""
     slower, faster, applied = found["slower"], found["faster"], found["applied"]
+    asked = found["asked"]
+    searched = asked["bundle"][0]
     must = {
         "the push was measured": [e["kernel"] for e in found["baseline"]["entries"]] == ["scale"],
         "each pull request has one review": (len(slower["reviews"]), len(faster["reviews"])) == (1, 1),
@@ -291,6 +315,8 @@ def wrong(found: dict[str, Any]) -> list[str]:
         "the slower one is slower than the history too": bool(slower["bundle"][0]["history"]),
         "the other could be faster": bool(faster["bundle"][0]["best"])
         and "| 1. `softmax_kernel`" in str(faster["reviews"]),
+        "a command's proposers take part": asked["requests"] > 0 and bool(searched["questions"]),
+        "the review or the status states what the model cost": "Language model: " in str(asked["texts"]),
         "the suggestion was committed on the head": bool(applied["on_top_of_head"] and applied["is_the_patch"]),
         "a review takes at most twelve calls": all(calls <= 12 for calls in found["calls_by_pull_request"]),
         "the commit touches its file alone": applied["files"] == ["src/softmax.cu"],

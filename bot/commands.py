@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _MAX_BODY = 65_536
 _MAX_LINE = 500
@@ -17,13 +17,14 @@ _ARCH = re.compile(r"sm_\d{2,3}a?", re.ASCII)
 _NUMBER = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _MOST_BUDGET_S = 6 * 3600.0
-PROPOSERS = ("rules", "llm")
+PROPOSERS = ("rules", "tuner", "llm")
 MOST_PULLS = 100
 
 HELP = """\
 Commands, on the first line of a comment:
 
-- `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,llm]`: search for faster kernels
+- `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,tuner,llm]`: search for faster kernels
+- `/optiml tune [path][:kernel] [--budget 10m] [--arch sm_90]`: search templates only, as `optimize --proposers tuner`
 - `/optiml check`: compare the changed kernels with the base, without a search
 - `/optiml apply [n|all]`: commit a suggestion to the head branch
 - `/optiml pr [n|all]`: open a pull request with a suggestion, against the head branch
@@ -151,8 +152,16 @@ def _options(words: list[str], known: tuple[str, ...], file: bool) -> dict[str, 
     return given
 
 
+def _tune(words: list[str]) -> Optimize:
+    return replace(_search(words, ("--budget", "--arch")), proposers=("tuner",))
+
+
 def _optimize(words: list[str]) -> Optimize:
-    given = _options(words, ("--budget", "--arch", "--proposers"), True)
+    return _search(words, ("--budget", "--arch", "--proposers"))
+
+
+def _search(words: list[str], options: tuple[str, ...]) -> Optimize:
+    given = _options(words, options, True)
     path, kernel = _target(given[""]) if "" in given else ("", "")
     arch = given.get("--arch", "")
     if "--arch" in given and not _ARCH.fullmatch(arch):
@@ -208,6 +217,7 @@ def _alone(kind: type[Check] | type[Status] | type[Cancel] | type[Help]) -> Call
 
 _VERBS: dict[str, Callable[[list[str]], Command]] = {
     "optimize": _optimize,
+    "tune": _tune,
     "check": _alone(Check),
     "apply": lambda words: Apply(_numbered(words, 1)),
     "pr": lambda words: Pr(_numbered(words, 1)),

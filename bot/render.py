@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from bot.marker import STATUS_MARKER, RunMark, answer_marker, digest, review_mar
 from bot.review import Finding, Review
 from engine.model import CaseTiming, Measurement, Resources
 from engine.predicted_number import approximate
+from engine.run.result import OptimizationResult
 
 LIMIT = 60_000  # UTF-16 units of one body; GitHub refuses above 65,536
 _PATCH = 15_000  # of one patch in a fold; a longer one is in the artifact
@@ -303,6 +305,29 @@ _CHECKS_PREDICTED = (
 )
 
 
+def model_cost(result: OptimizationResult) -> str:
+    """What asking a language model came to, in one clause; "" where none was asked, or the bundle has no such numbers."""
+    model = result.model if isinstance(result.model, Mapping) else {}
+    spent = model.get("spent")
+    spent = spent if isinstance(spent, Mapping) else {}
+    counts = [
+        of.get(name)
+        for of, names in ((model, ("questions", "proposals")), (spent, ("prompt_tokens", "completion_tokens")))
+        for name in names
+    ]
+    numbers = [count for count in counts if isinstance(count, int) and count >= 0]
+    if len(numbers) < len(counts):
+        return ""
+    questions, edits, read, written = numbers
+    tokens = f"{'about ' if spent.get('estimated') else ''}{read + written:,} tokens"
+    usd = spent.get("usd")
+    price = ""
+    if isinstance(usd, int | float) and 0 <= usd < math.inf:
+        price = f", {usd:.2f} USD" if usd >= 0.01 else f", {usd:.2g} USD"
+    asked = f"{questions} question{'' if questions == 1 else 's'}, {edits} usable edit{'' if edits == 1 else 's'}"
+    return f"Language model: {asked}, {tokens}{price}"
+
+
 def _pointer(review: Review) -> Safe:
     url = review.settings.artifact_url
     return Safe(
@@ -380,6 +405,6 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     environment.filters.update(
         code=code, fence=fence, ours=Safe, gain=gain, change=_change, standing=_standing, history=_history, ratio=_ratio,
-        registers=_registers, shared=_shared, html=html, us=_us, seconds=lambda s: f"{s:.0f} s",
+        registers=_registers, model_cost=model_cost, shared=_shared, html=html, us=_us, seconds=lambda s: f"{s:.0f} s",
     )  # fmt: skip
     return environment

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STANDARDS = ("c++11", "c++14", "c++17", "c++20", "c++23")
 # About the compiler's own switches and its precompiled headers, which the user neither set nor can change.
 _NOISE = ("Remark: The warnings can be suppressed", "Warning #630-D", "Warning #639-D")
+_FURTHER = 4  # messages after the first that an author is told
 _LOG_LIMIT = 16_384  # characters of a compiler's log that are kept
 _DEFINE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=[^\n\r\0]{0,1000})?\Z")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?\Z")
@@ -132,6 +133,18 @@ def compile_error(log: str, path: str) -> CompileError:
         else ""
     )
     return CompileError(what[:500].strip() or "the code does not compile", where, do, log=cleaned)
+
+
+def further_errors(error: CompileError, path: str) -> str:
+    """The messages at other lines of `path` after the first, "" where there are none: what one needs who is to correct them all."""
+    told, more = {error.where.rpartition(":")[2]}, []
+    for line in error.log.splitlines():
+        match = _ERROR.match(line)
+        number = (match["a"] or match["b"]) if match else ""
+        if match and number not in told and os.path.basename(match["file"]) == os.path.basename(path):
+            told.add(number)
+            more.append(f"line {number}: {match['what'][:200].strip()}")
+    return "; ".join(more[:_FURTHER])
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^'\n]+)'")

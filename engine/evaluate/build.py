@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.compile.built import Built, NotBuilt
-from engine.compile.compiler import Compiler, Translation
+from engine.compile.compiler import Compiler, Translation, further_errors
 from engine.compile.index_precision import WORDS
 from engine.errors import CompileError, OptimlError, SourceError
 from engine.evaluate.analysis import Analysis
@@ -106,9 +106,9 @@ class Builder(Analysis):
         except CompileError as error:
             line = error.where.rpartition(":")[2]
             stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
-            raise not_built(
-                Outcome.COMPILE_ERROR, error.what, stages, line=int(line) if line.isdigit() else None
-            ) from None
+            more = further_errors(error, self.spec.file)
+            reason = f"{error.what}; {more}" if more else error.what
+            raise not_built(Outcome.COMPILE_ERROR, reason, stages, line=int(line) if line.isdigit() else None) from None
         except OptimlError as error:
             raise not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}

@@ -127,12 +127,14 @@ class Suggestion:
 def read_answer(text: str) -> tuple[Suggestion, ...]:
     """The suggestions in an answer: JSON by `SCHEMA` (in a fence or not), else blocks and fenced kernels under headings.
 
-    Raises EditError (UNREADABLE) where there is none.
+    Raises EditError where there is none: EMPTY where the answer says so itself, else UNREADABLE.
     """
     text = _encodable(_THINKING.sub("", text[:_MOST_TEXT]).replace("\r\n", "\n"))
     found = _from_json(text)
     if not found:
         found = _from_text(text)
+    if not found and any(isinstance(v, dict) and v.get("proposals") == [] for v in json_objects(text)):
+        raise EditError("the model has nothing to propose", fault=Fault.EMPTY)
     if not found:
         raise EditError("the answer holds no edit: neither JSON by the schema, nor blocks, nor a kernel")
     return tuple(found[:MOST_SUGGESTIONS])

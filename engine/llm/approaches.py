@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from engine.llm.node_context import Ancestor, Context, program_diff, standing
+from engine.llm.node_context import Ancestor, Context, common, of_both, program_diff, standing
 from engine.llm.techniques import fitting
 from engine.search.tree import Node
 
@@ -73,7 +73,7 @@ APPROACHES = (
         "TF32 numbers.",
     ),
 )
-COMBINE = "Another branch of the search did what is shown above as it. Do here what made it faster, beside what this version does already."
+COMBINE = "Combine both: apply here what made the other branch faster, in addition to what this version already does."
 
 
 def asking_for(context: Context, node: Node, round: int) -> Context:
@@ -93,8 +93,10 @@ def asking_for(context: Context, node: Node, round: int) -> Context:
         assert wanted is not None
         shown = fitting(context.place, codes, wanted.name)
         return replace(context, approach=wanted.text, techniques=shown)
-    diff = program_diff(context.place.original, other.program)
-    return replace(context, approach=COMBINE, branch=Ancestor("Another branch", standing(other), diff))
+    since = common(other, node)
+    branch = Ancestor(of_both(since), standing(other), program_diff(since.program, other.program))
+    lineage = tuple(one for one in context.lineage if one.standing != branch.standing)
+    return replace(context, approach=COMBINE, branch=branch, lineage=lineage)
 
 
 def other_branch(node: Node) -> Node | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.errors import OptimlError
 from engine.llm.approaches import APPROACHES, asking_for
@@ -36,7 +37,7 @@ from engine.spec.kernel_spec import KernelSpec
 
 # A batch of profiles takes some five seconds, and waits for the one under way: of source lines that may be ten. An answer to half a
 # question costs more than this, but a profiler that hangs must not hold it up.
-_DIAGNOSIS_S = 30.0
+DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
 _HOPELESS = 4  # exchanges in a row that failed for the server's sake, or the token limit's: then it is left alone
@@ -145,14 +146,14 @@ class LlmFeed:
         """Ask in the background; at once where the answer is at hand."""
         self._asked += 1
         self._awaited += 1
-        original, ask, held = node.path()[0].program, self._edits, False
+        original, ask = node.path()[0].program, partial(self._correct, node, question)
         if question.about is None:
             held = self._holds(propose_label(original, node.program, question.round))
+            ask = partial(self._edits, node, question, held)
         else:
             candidate = next((child for child in node.children if child.id == question.about), None)
-            ask = self._correct
             held = candidate is not None and self._holds(repair_label(original, node.program, candidate.program))
-        job = _Job(node, question, lambda: ask(node, question, held))
+        job = _Job(node, question, ask)
         with self._changed:
             self._under_way += 1
         if held:
@@ -298,20 +299,17 @@ class LlmFeed:
 
     def _waited_for(self, node: Node) -> Diagnosed:
         """The diagnosis of a node that a question is about: profiling takes longer than evaluating."""
-        deadline = time.monotonic() + _DIAGNOSIS_S
+        deadline = time.monotonic() + DIAGNOSIS_S
         diagnosed = Diagnosed(pending=True)
         while diagnosed.pending and not self._hurry and not self._closed and time.monotonic() < deadline:
             diagnosed = self._background.diagnose(node, _TICK_S)
         return diagnosed
 
-    def _correct(self, node: Node, question: Question, held: bool) -> Proposed | None:
+    def _correct(self, node: Node, question: Question) -> Proposed | None:
         candidate = next((child for child in node.children if child.id == question.about), None)
         if candidate is None or candidate.evaluation is None:
             return None
-        diagnosed = self._background.diagnose(node, 0.0) if held else self._waited_for(node)
-        if self._closed:
-            return None
-        return self._proposer.repair(node.program, candidate.program, candidate.evaluation, diagnosed)
+        return self._proposer.repair(node.program, candidate.program, candidate.evaluation)
 
     def _work(self) -> None:
         while True:

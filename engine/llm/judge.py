@@ -143,19 +143,23 @@ class Judge:
         if not shown:
             return list(proposals)
         scores = self._ask(context, shown, round)
-        weight = _PRIOR_WEIGHT * self.trust
-        changed: dict[int, Proposal] = {}
-        for key, proposal in programs.items():
-            found = scores.get(key)
+        return self.weighed(proposals, {id(p): scores[key] for key, p in programs.items() if key in scores})
+
+    def weighed(self, proposals: Sequence[Proposal], estimates: Mapping[int, Estimate]) -> list[Proposal]:
+        """The proposals with the judge's part in the priors of those that have an estimate, by their `id`."""
+        weight, changed = _PRIOR_WEIGHT * self.trust, []
+        for proposal in proposals:
+            found = estimates.get(id(proposal))
             if found is not None:
                 prior = (1 - weight) * proposal.prior + weight * found.score
                 estimated = {SCORE: found.score, GAIN: found.gain, RISK: found.risk}
                 bound = {BOUND: found.bound} if found.bound else {}
                 parameters = {**proposal.parameters, **{k: round_percent(v) for k, v in estimated.items()}, **bound}
-                changed[id(proposal)] = replace(proposal, prior=min(1.0, max(0.01, prior)), parameters=parameters)
+                proposal = replace(proposal, prior=min(1.0, max(0.01, prior)), parameters=parameters)
+            changed.append(proposal)
         with self._lock:
-            self._scored += len(changed)
-        return [changed.get(id(p), p) for p in proposals]
+            self._scored += len(estimates)
+        return changed
 
     def _ask(self, context: Context, shown: Sequence[Judged], round: int) -> dict[str, Estimate]:
         try:

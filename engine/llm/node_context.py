@@ -102,11 +102,14 @@ def make_context(
         lineage.append(Ancestor(name, standing(at), diff))
     siblings = [other for other in node.parent.children if other is not node] if node.parent is not None else []
     others = {"The best so far": best_of(path[0]), "Its best sibling": max(siblings, key=_worth, default=None)}
+    shown: list[Node] = list(path)
     for name, other in others.items():
-        if other is not None and other not in path and _worth(other) > 0:
-            since = path[0] if name == "The best so far" else other.parent
-            assert since is not None
-            lineage.append(Ancestor(name, standing(other), program_diff(since.program, other.program)))
+        if other is not None and other not in shown and _worth(other) > 0:
+            shown.append(other)
+            since = common(other, node)
+            changed = "this version" if since is node else of_both(since)
+            named = f"{name} (changes to {changed})"
+            lineage.append(Ancestor(named, standing(other), program_diff(since.program, other.program)))
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
@@ -124,6 +127,17 @@ def best_of(root: Node) -> Node | None:
         waiting += [child for child in at.children if child.best > best.gained]
         best = at if at.gained > best.gained else best
     return best if best is not root else None
+
+
+def common(a: Node, b: Node) -> Node:
+    """The last program that both are made from."""
+    above = b.path()
+    return next(node for node in reversed(a.path()) if node in above)
+
+
+def of_both(node: Node) -> str:
+    """A common ancestor in words."""
+    return "the original" if node.proposal is None else f"the version with '{plain(node.proposal.summary)}'"
 
 
 def _worth(node: Node) -> float:
@@ -145,8 +159,12 @@ def _floor(node: Node, spec: KernelSpec, target: Target) -> str:
     floor_us = 1e6 * moved / speed
     return (
         f"Its arrays hold {moved / 1e6:.3g} MB ({plain(timing.case)}), which take {floor_us:.3g} us to move at {speed / 1e12:.3g} TB/s; "
-        f"this version takes {timing.candidate_us / floor_us:.2g} times that."
+        f"this version takes {_times(timing.candidate_us / floor_us)} that."
     )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2g} times" if factor < 100 else f"{float(f'{factor:.2g}'):,.0f} times"
 
 
 def node_key(original: Program, program: Program) -> str:
@@ -174,20 +192,27 @@ def _lines(before: bytes, after: bytes) -> tuple[list[str], list[str]]:
 def standing(node: Node) -> str:
     """What a program is made by, and how fast it is."""
     what = "the original" if node.proposal is None else plain(node.proposal.summary)
-    return f"{what}; {measured(node.evaluation)}" if node.evaluation is not None else what
+    if node.evaluation is None:
+        return what
+    return f"{what}; {measured(node.evaluation, of_original=node.proposal is None)}"
 
 
-def measured(evaluation: Evaluation) -> str:
-    """How fast a candidate is, in words: the ratio over the original with its interval, and the times."""
+def measured(evaluation: Evaluation, *, of_original: bool = False) -> str:
+    """How fast a candidate is, in words: the ratio over the original, with its interval if it was measured, and the times."""
     measurement = evaluation.measurement
     if measurement is None:
         return ending(evaluation)
     how = "predicted" if measurement.predicted else "measured"
-    times = ", ".join(f"{c.candidate_us:.4g} us ({plain(c.case)})" for c in measurement.cases)
-    text = f"{measurement.ratio:.3g}x the original's speed ({measurement.low:.3g} to {measurement.high:.3g}), {how}"
+    several = len(measurement.cases) > 1
+    times = ", ".join(
+        f"{c.candidate_us:.4g} us" + (f" ({plain(c.case)})" if several else "") for c in measurement.cases
+    )
+    interval = "" if measurement.predicted else f" ({measurement.low:.3g} to {measurement.high:.3g})"
+    told = f"{times}, {how}" if times else how
+    text = told if of_original else f"{measurement.ratio:.3g}x the original's speed{interval}, {told}"
     resources = "".join(f"; {r.registers} registers, {r.shared_bytes} bytes shared" for r in evaluation.resources[:1])
     spilled = sum(r.spill_store_bytes + r.spill_load_bytes for r in evaluation.resources)
-    return text + (f"; {times}" if times else "") + resources + (f", {spilled} bytes spilled" if spilled else "")
+    return text + resources + (f", {spilled} bytes spilled" if spilled else "")
 
 
 def ending(evaluation: Evaluation) -> str:
@@ -195,7 +220,7 @@ def ending(evaluation: Evaluation) -> str:
     words = {
         Outcome.COMPILE_ERROR: "it does not compile",
         Outcome.WRONG_RESULT: "it computes something else",
-        Outcome.MEMORY_ERROR: "it reads or writes outside its arrays, or changes an input",
+        Outcome.MEMORY_ERROR: "it has a memory error (outside an array, not written before, or a changed input)",
         Outcome.RACE: "it has a data race, or a barrier that not all threads reach",
         Outcome.TIMED_OUT: "it does not end",
         Outcome.CRASHED: "it crashes",
@@ -268,9 +293,14 @@ def source_of(context: Context, *, short: bool) -> str:
     return "\n\n".join(parts)
 
 
+def _extents(extents: tuple[int, int, int]) -> str:
+    used = max((i for i in range(3) if extents[i] != 1), default=0)
+    return " x ".join(str(n) for n in extents[: used + 1])
+
+
 def launch_text(config: LaunchConfig) -> str:
     """A launch in figures, as a reader knows it."""
-    grid, block = (" x ".join(str(n) for n in extents) for extents in (config.grid, config.block))
+    grid, block = (_extents(extents) for extents in (config.grid, config.block))
     return f"{grid} blocks of {block} threads" + (
         f", {config.shared_bytes} bytes shared" if config.shared_bytes else ""
     )

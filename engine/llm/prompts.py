@@ -35,6 +35,7 @@ _OF_THE_PLANNER = ("memory", "techniques", "branch", "tried")
 _PROMPTS = Path(__file__).parent / "prompts"
 _MOST_DETAIL = 1_500  # tokens of a compiler's complaint
 _MOST_PLAN = 3_000  # tokens
+_PRODUCT = 2 * 16 * 8 * 8  # operations of a warp's matrix instruction that `Figures.product_clocks` is of
 
 
 class PromptError(OptimlError):
@@ -151,13 +152,16 @@ def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, sho
     spec, place = context.spec, context.place
     arguments = []
     for argument in spec.arguments:
-        size = f"{argument.size} elements" if argument.role != "scalar" else f"value {argument.value or argument.name}"
-        arguments.append(f"{argument.name}: {argument.type}, {argument.role}, {size}")
+        size = f", {argument.size} elements" if argument.role != "scalar" else ""
+        if argument.role == "scalar" and argument.value not in (None, "", argument.name):
+            size = f", value {argument.value}"
+        arguments.append(f"{argument.name}: {argument.type}, {argument.role}{size}")
     cases = []
     for i, case in enumerate(spec.time):
         sizes = ", ".join(f"{name} = {value}" for name, value in case.sizes.items())
         launches = "; ".join(launch_text(site.configs[i]) for site in place.sites if i < len(site.configs))
-        cases.append(f"{sizes} (weight {case.weight:g}){': ' + launches if launches else ''}")
+        weight = f" (weight {case.weight:g})" if len(spec.time) > 1 else ""
+        cases.append(f"{sizes}{weight}{': ' + launches if launches else ''}")
     elsewhere = [
         {
             "path": _path(launch.path),
@@ -226,9 +230,11 @@ def _rates(arch: str) -> str:
     except UsageError:
         return ""
     per_s = 2 * known.fp32_lanes * known.target.multiprocessors * known.clock_hz
+    products = _PRODUCT / known.product_clocks * known.schedulers * known.target.multiprocessors * known.clock_hz
     return (
         f"{known.name}: {known.clock_hz / 1e9:.2f} GHz, {known.dram_bytes_s / 1e12:.2f} TB/s to device memory as a copy reaches it, "
-        f"{known.l2_bytes >> 20} MiB of L2 at {known.l2_bytes_s / 1e12:.1f} TB/s, {per_s / 1e12:.0f} TFLOP/s in fp32."
+        f"{known.l2_bytes >> 20} MiB of L2 at {known.l2_bytes_s / 1e12:.1f} TB/s, {per_s / 1e12:.0f} TFLOP/s in fp32, "
+        f"{products / 1e12:.0f} in TF32 on tensor cores."
     )
 
 

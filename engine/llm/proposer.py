@@ -14,7 +14,7 @@ from engine.llm.budget import prompt_estimate
 from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
 from engine.llm.edits import make_proposal
 from engine.llm.failures import Failed, detail
-from engine.llm.node_context import Context, Diagnosed, ending, node_key, program_diff
+from engine.llm.node_context import Context, ending, node_key, program_diff
 from engine.llm.plain_words import plain
 from engine.llm.prompts import PromptError, Telling, again, debug, propose
 from engine.llm.prompts import plan as plan_messages
@@ -176,12 +176,10 @@ class LlmProposer:
             thread = self._threads.get((parent.digest, candidate.digest))
         return thread.label if thread is not None else ""
 
-    def repair(
-        self, parent: Program, candidate: Program, evaluation: Evaluation, diagnosed: Diagnosed | None = None
-    ) -> Proposed | None:
+    def repair(self, parent: Program, candidate: Program, evaluation: Evaluation, at: str = "") -> Proposed | None:
         """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough.
 
-        `diagnosed` is what is known of `parent` by now: told where nothing was when the edit was asked for.
+        `at` says with which values an edit failed that leaves some open.
         """
         with self._lock:
             thread = self._threads.get((parent.digest, candidate.digest))
@@ -189,9 +187,7 @@ class LlmProposer:
         if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
             return None
         context = thread.context
-        if diagnosed is not None and diagnosed.sentences and not context.diagnosed.sentences:
-            context = replace(context, diagnosed=diagnosed)
-        ended = ending(evaluation)
+        ended = f"{ending(evaluation)}{', at ' + at if at else ''}"
         launch = next((config for site in context.place.sites for config in site.configs), None)
         told = detail(candidate, evaluation, context.spec, launch)
         failure = Failed(thread.idea, ended, told, program_diff(context.program, candidate), thread.earlier, learnt)
@@ -253,7 +249,7 @@ class LlmProposer:
             problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:
                 what = problem.what
-            if proposals or problem is None:
+            if proposals or problem is None or problem.fault is Fault.EMPTY:
                 break
             messages = (*messages, _said(answer), again(f"{problem.what}{'; ' + problem.do if problem.do else ''}"))
         return Proposed(tuple(proposals), tuple(faults), requests, plain(what))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from engine.compile.built import Built
 from engine.errors import OptimlError, UsageError
 from engine.llm.batch import BatchClient
-from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
+from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_price
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.chat import ChatClient
 from engine.llm.feed import Answering, Background, LlmFeed
@@ -87,7 +87,8 @@ class LlmSettings:
 
 def from_config(model: Model) -> LlmSettings:
     """The settings that a repository's file asks for."""
-    return LlmSettings(model.name, model.plan, model.judge, limit=Limit(tokens=model.tokens))
+    price = parse_price(model.price) if model.price else None
+    return LlmSettings(model.name, model.plan, model.judge, limit=Limit(tokens=model.tokens), price=price)
 
 
 def parse_door(text: str) -> tuple[Path | None, Path | None]:

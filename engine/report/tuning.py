@@ -44,7 +44,7 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         reason = f" Not suggested: {d.refused}." if d.refused else ""
         console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.{reason}", markup=False)
         for branch in d.branches:
-            console.print(f"  {_range(branch)}: {said(branch.values)}", markup=False)
+            console.print(f"  {branch.text}: {said(branch.values)}", markup=False)
     for guardrail in result.best.evaluation.guardrails if result.best is not None else ():
         console.print(_judged(guardrail), markup=False)
     if result.dispatch is not None:
@@ -84,7 +84,7 @@ def print_tuning(result: TuneResult, out: Path) -> None:
 
 def _branch(branch: Branch, guardrails: Sequence[Guardrail]) -> list[str]:
     """The conditions that a branch of the dispatch code had to pass: those that it passed in one line, the others singly."""
-    of = f", of the branch {_range(branch)}"
+    of = f", of the branch {branch.text}"
     passed = [g.name for g in guardrails if g.verdict == "passed"]
     lines = [f"passed: {'; '.join(passed)}{of}"] if passed else []
     return lines + [_judged(g, of) for g in guardrails if g.verdict != "passed"]
@@ -93,13 +93,6 @@ def _branch(branch: Branch, guardrails: Sequence[Guardrail]) -> list[str]:
 def _judged(guardrail: Guardrail, of: str = "") -> str:
     detail = f" ({guardrail.detail})" if guardrail.detail else ""
     return f"{guardrail.verdict}: {guardrail.name}{of}{detail}"
-
-
-def _range(branch: Branch) -> str:
-    """Where the key lies in a branch."""
-    if branch.low is None:
-        return "always" if branch.high is None else f"below {branch.high}"
-    return f"from {branch.low}" if branch.high is None else f"from {branch.low}, below {branch.high}"
 
 
 def _shapes(result: TuneResult) -> Table:

@@ -76,9 +76,11 @@ class Confirming:
         timed: dict[str, CaseTiming] = {}
         for branch in selection.branches:
             evaluation = self._branch(each, program, found, template, branch)
+            if not branch.cases:  # confirmed before, over all cases
+                evaluation = result.best.evaluation if result.best is not None else result.original
             assert evaluation.measurement is not None
             evaluations.append(evaluation)
-            timed |= {c.case: c for c in evaluation.measurement.cases}
+            timed |= {c.case: c for c in evaluation.measurement.cases if c.case in branch.cases}
         cases = [timed[c.name] for c in self.spec.time]
         ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
         least = LEAST[result.mode]
@@ -99,9 +101,10 @@ class Confirming:
     def _branch(
         self, gate: Gate, program: Program, found: KernelSpec, template: ConstantTemplate, branch: Branch
     ) -> Evaluation:
-        """The confirmation of one branch's instance, on the shapes that it serves. Raises RefusedError."""
-        said = ", ".join(branch.cases)
-        time_cases = tuple(c for c in self.spec.time if c.name in branch.cases)
+        """The confirmation of one branch's instance, on the shapes that it serves; of one for shapes that were not measured only that it
+        is the tuned code. Raises RefusedError."""
+        said = ", ".join(branch.cases) or "other shapes"
+        time_cases = tuple(c for c in self.spec.time if not branch.cases or c.name in branch.cases)
         point = tuple(branch.values[n] for n in template.space.names)
         timed = dataclasses.replace(self.spec, time=time_cases)
         defences = _ONE_BRANCH if self.machine.mode == "measured" else ALL
@@ -117,7 +120,7 @@ class Confirming:
                     f"the instance for {said} differs from the tuned machine code and launch",
                     do="use the general configuration, and please report it",
                 )
-            if point != template.default:
+            if point != template.default and branch.cases:
                 # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
                 evaluation = evaluator.confirm(instance if measured else built)
                 if evaluation.outcome in PASSED:

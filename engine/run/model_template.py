@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span
-from engine.errors import OptimlError
+from engine.cuda.load import repository_root
+from engine.errors import OptimlError, UsageError
+from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, LlmBudget
 from engine.llm.cassette import Recorder
 from engine.llm.chat import ChatClient, Fault
-from engine.llm.node_context import make_context
+from engine.llm.feed import DIAGNOSIS_S
+from engine.llm.node_context import Context, Diagnosed, make_context
 from engine.llm.prompts import Telling
-from engine.llm.proposer import LlmOptions, LlmProposer
-from engine.llm.session import EXCHANGES, SAME, LlmSettings, door_of
+from engine.llm.proposer import LlmOptions, LlmProposer, Proposed
+from engine.llm.session import EXCHANGES, SAME, LlmSettings, diagnoser, door_of
 from engine.llm.techniques import fitting
 from engine.model import Program, Target
 from engine.rewrite.proposal import Proposal
-from engine.search.tree import Tree
+from engine.run.machine import Machine
+from engine.search.tree import Node, Tree
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.chosen_template import NoTemplate
 from engine.tune.declare import declared
 from engine.tune.feasible import feasible
 from engine.tune.space import Point, Space
-from engine.tune.template import ConstantTemplate, Figures, Launches, tunable
+from engine.tune.template import ConstantTemplate, Figures, Launches, Template, UnusableTemplate, tunable
+from engine.tune.tune_options import TuneOptions
+from engine.tune.tuning_result import TuneResult
 
 _ROUNDS = 3  # questions until an answer holds a template. Ours
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG, Fault.DEFERRED, Fault.NOT_RECORDED, Fault.REJECTED, Fault.CONNECTION})
@@ -73,50 +80,155 @@ class ModelTemplate:
         return self.inner.launches(point)
 
 
-def ask_for_template(
-    settings: LlmSettings, program: Program, spec: KernelSpec, spec_path: str | None, target: Target, out: Path
-) -> tuple[ModelTemplate, tuple[str, ...]]:
-    """The first template of a model's answers that can be searched, and a note. Exchanges are recorded in `out`.
+def check_alone(options: TuneOptions) -> None:
+    """Raise UsageError for options that do not go with a model's template."""
+    if options.rule is not None or options.parameters or options.where:
+        raise UsageError("a model writes the template", "--llm", "omit --rule, --param and --where")
+    if options.dispatch or options.constants:
+        what = "the patch of a model's template keeps its tune lines"
+        raise UsageError(
+            what, "--llm", "omit --dispatch and --constants, apply the patch, and tune the result with --dispatch"
+        )
 
-    Raises NoTemplate with the last reason where there is none, UsageError and MachineError where the model cannot be asked.
+
+def analysis(
+    machine: Machine, options: TuneOptions, found: tuple[KernelSpec, str | None]
+) -> Callable[[Node], Diagnosed]:
+    """What gives an original its evaluation, and says what limits it, by the profiler or else by prediction.
+
+    It raises as opening the original does: what cannot be searched is not asked about.
     """
-    budget = LlmBudget(settings.limit, settings.price)
-    opened = door_of(settings)
-    client: ChatClient = BudgetedClient(opened, budget)
-    if settings.replay is None:
-        client = Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=False, price=settings.price)
-    plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
-    telling = Telling(templates=True, parts=settings.parts)
-    asked = LlmOptions(settings.model, plan_model, 0, settings.answer_tokens, settings.schema, telling)
-    proposer = LlmProposer(client, asked)
-    reason = ""
-    try:
-        context = make_context(Tree(program, lambda of: [], 0).root, spec, target, counters=())
-        context = replace(context, approach=_APPROACH, techniques=fitting(context.place, ()))
-        for round in range(_ROUNDS):
-            proposed = proposer.propose(context, round=round)
-            reason = proposed.what or reason
-            for proposal, found in _templates(program, proposed.proposals, spec, spec_path):
-                try:
-                    if isinstance(found, OptimlError):
-                        raise found
-                    tunable(found)
-                    points = len(feasible(found, target).points)
-                except OptimlError as error:
-                    reason = f"{proposal.summary}: {error.what}"
-                    proposer.drop(program, proposal.summary, error.what)
-                    continue
-                note = f"a model wrote the template: {proposal.summary} ({points} points)"
-                return ModelTemplate(program, found, proposal.summary), (note,)
+
+    def analyse(original: Node) -> Diagnosed:
+        spec, spec_path = found
+        root = repository_root(options.path)
+        with ExitStack() as held:
+            evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails)
+            held.callback(evaluator.close)
+            _, original.evaluation = evaluator.open(original.program)
+            insight = machine.insight(spec, evaluator)
+            if insight is not None:
+                held.callback(insight.close)
+            source = insight or machine.watch(spec, evaluator)
+            return diagnoser(source, lambda program: evaluator.build(program, by_rules=False))(original, DIAGNOSIS_S)
+
+    return analyse
+
+
+class TemplateWaits(NoTemplate):
+    """The question for a template waits in a batch's folder for its answer."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class TemplateAuthor:
+    """A model that writes templates of one kernel, one after the other until one passes its test; exchanges are recorded in `out`.
+
+    `analyse` gives the original its evaluation and says what limits it; it is not asked where the answers are recorded.
+
+    Raises UsageError and MachineError where the model cannot be asked. `close` it.
+    """
+
+    def __init__(
+        self, settings: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target, out: Path,
+        analyse: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+    ) -> None:  # fmt: skip
+        self._analyse = analyse if settings.replay is None else lambda node: Diagnosed()
+        self._program, (self._spec, self._spec_path), self._target = program, found, target
+        self._budget = LlmBudget(settings.limit, settings.price)
+        opened = door_of(settings)
+        client: ChatClient = BudgetedClient(opened, self._budget)
+        if settings.replay is None:
+            client = Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=False, price=settings.price)
+        self._opened, self._parts = opened, (client, opened)
+        plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
+        telling = Telling(templates=True, parts=settings.parts)
+        options = LlmOptions(
+            settings.model, plan_model, settings.repairs, settings.answer_tokens, settings.schema, telling
+        )
+        self._proposer = LlmProposer(client, options)
+        self._round, self._reason = 0, ""
+        self._context: Context | None = None
+
+    def first(self) -> tuple[ModelTemplate, tuple[str, ...]]:
+        """The first template of the answers that can be searched, and a note. Raises NoTemplate with the last reason without one."""
+        if self._context is None:
+            original = Tree(self._program, lambda of: [], 0).root
+            try:
+                diagnosed = self._analyse(original)
+                context = make_context(original, self._spec, self._target, counters=(), diagnosed=diagnosed)
+            except LookupError as error:
+                raise self._none(f"the kernel cannot be read: {error}") from None
+            shown = fitting(context.place, diagnosed.codes)
+            self._context = replace(context, approach=_APPROACH, techniques=shown)
+        while self._round < _ROUNDS:
+            proposed = self._proposer.propose(self._context, round=self._round)
+            self._round += 1
+            found = self._searchable(proposed)
+            if found is not None:
+                return found
             if any(fault in _FINAL for fault in proposed.faults):
                 break
-    except LookupError as error:
-        reason = f"the kernel cannot be read: {error}"
-    finally:
-        for part in (client, opened):
+        raise self._none()
+
+    def corrected(self, template: ModelTemplate, error: UnusableTemplate) -> tuple[ModelTemplate, tuple[str, ...]]:
+        """Another template in place of one that failed its test, and a note. Raises NoTemplate where there is none."""
+        self._drop(template.summary, error.what)
+        if error.evaluation is not None:
+            at = ", ".join(f"{name} = {value}" for name, value in error.point.items())
+            proposed = self._proposer.repair(self._program, template.inner.original, error.evaluation, at)
+            found = self._searchable(proposed) if proposed is not None else None
+            if found is not None:
+                return found
+            if proposed is not None and any(fault in _FINAL for fault in proposed.faults):
+                raise self._none()
+        return self.first()
+
+    def searched(self, search: Callable[[Template, tuple[str, ...]], TuneResult]) -> TuneResult:
+        """What `search` gives for the first template that passes its test. Raises NoTemplate without one, and what `search` raises."""
+        template, notes = self.first()
+        while True:
+            try:
+                return search(template, notes)
+            except UnusableTemplate as error:
+                template, notes = self.corrected(template, error)
+
+    def _searchable(self, proposed: Proposed) -> tuple[ModelTemplate, tuple[str, ...]] | None:
+        self._reason = proposed.what or self._reason
+        for proposal, found in _templates(self._program, proposed.proposals, self._spec, self._spec_path):
+            try:
+                if isinstance(found, OptimlError):
+                    raise found
+                tunable(found)
+                points = len(feasible(found, self._target).points)
+            except OptimlError as error:
+                self._drop(proposal.summary, error.what)
+                continue
+            spent = self._budget.spent
+            tokens = spent.prompt_tokens + spent.completion_tokens
+            cost = f"{spent.requests} request{'' if spent.requests == 1 else 's'}, {tokens:,} tokens"
+            if spent.usd is not None:
+                cost += f", {spent.usd:.2g} USD"
+            note = f"a model wrote the template: {proposal.summary} ({points} points; {cost})"
+            return ModelTemplate(self._program, found, proposal.summary), (note,)
+        return None
+
+    def _drop(self, summary: str, reason: str) -> None:
+        self._reason = f"{summary}: {reason}"
+        self._proposer.drop(self._program, summary, reason)
+
+    def _none(self, reason: str = "") -> NoTemplate:
+        if isinstance(self._opened, BatchClient) and self._opened.deferred:
+            what = "the question for a template is waiting in the batch for its answer"
+            return TemplateWaits(what, "--llm", "run the same command again once responses.jsonl is in that folder")
+        reason = reason or self._reason or "its answers leave nothing open"
+        return NoTemplate(f"the model wrote no template that can be searched: {reason}", "--llm")
+
+    def close(self) -> None:
+        """Ask nothing more, close the files."""
+        for part in self._parts:
             if close := getattr(part, "close", None):
                 close()
-    raise NoTemplate(f"the model wrote no template: {reason or 'its answers leave nothing open'}", "--llm")
 
 
 def _templates(

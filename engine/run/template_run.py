@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,13 @@ from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.session import EXCHANGES, LlmSettings
-from engine.model import PASSED, Evaluation, Program, Refusal, Target
+from engine.model import PASSED, Evaluation, Program, Refusal
 from engine.process.cores import attentive
 from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, search_limit_s
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
-from engine.run.model_template import ask_for_template
+from engine.run.model_template import TemplateAuthor, analysis, check_alone
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
 from engine.run.suggestion_gate import Gate, SuggestionConditions
@@ -90,67 +91,65 @@ def tune(
     if options.resume:
         check_version(output_folder(options), SCHEMA)
     builder = machine.builder(spec, root, spec_path)
+
+    def search(template: Template, notes: tuple[str, ...]) -> TuneResult:
+        if options.constants and not isinstance(template, RuleTemplate):
+            what = "the parameters tuned here are already named constants"
+            raise UsageError(what, "--constants", "omit it, or give a rule with --rule")
+        points = feasible(template, machine.target)
+        threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
+        try:
+            points = probe(
+                program,
+                template,
+                points,
+                builder,
+                Compilers(lambda text: threads.submit(machine.compiler.compile, text), machine.jobs),
+                options.budget.candidates,
+            )
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+        listing_s = time.monotonic() - begin
+        strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
+        # Worker processes that read candidates take half a second to start: too long for a short run.
+        many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
+        front = machine.front(spec, root, spec_path) if many else None
+        evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
+        gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
+        try:
+            run = _Run(
+                options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
+                begin, listing_s,
+            )  # fmt: skip
+            return run.run(on_progress, on_result)
+        finally:
+            if front is not None:
+                front.close()
+            evaluator.close()
+
     try:
-        if llm is None:
-            template, notes = make_template(options, program, spec, spec_path, machine.target)
-        else:
-            template, notes = _of_model(options, llm, program, (spec, spec_path), machine.target)
+        if llm is not None:
+            return _search_models(options, llm, program, (spec, spec_path), machine, search)
+        return search(*make_template(options, program, spec, spec_path, machine.target))
     except NoTemplate:
         builder.original(
             program
         )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
         raise
-    if options.constants and not isinstance(template, RuleTemplate):
-        what = "the parameters tuned here are already named constants"
-        raise UsageError(what, "--constants", "omit it, or give a rule with --rule")
-    points = feasible(template, machine.target)
-    threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
-    try:
-        points = probe(
-            program,
-            template,
-            points,
-            builder,
-            Compilers(lambda text: threads.submit(machine.compiler.compile, text), machine.jobs),
-            options.budget.candidates,
-        )
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-    listing_s = time.monotonic() - begin
-    strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
-    # Worker processes that read candidates take half a second to start: too long for a short run.
-    many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
-    front = machine.front(spec, root, spec_path) if many else None
-    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
-    try:
-        run = _Run(
-            options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
-            begin, listing_s,
-        )  # fmt: skip
-        return run.run(on_progress, on_result)
-    finally:
-        if front is not None:
-            front.close()
-        evaluator.close()
 
 
-def _of_model(
-    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target
-) -> tuple[Template, tuple[str, ...]]:
-    """The template that a model writes; a resumed run has it from the answers of the first."""
-    if options.rule is not None or options.parameters or options.where:
-        raise UsageError("a model writes the template", "--llm", "omit --rule, --param and --where")
-    if options.dispatch or options.constants:
-        what = "the patch of a model's template keeps its tune lines"
-        raise UsageError(
-            what, "--llm", "omit --dispatch and --constants, apply the patch, and tune the result with --dispatch"
-        )
+def _search_models(
+    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], machine: Machine,
+    search: Callable[[Template, tuple[str, ...]], TuneResult],
+) -> TuneResult:  # fmt: skip
+    """Search the first template of a model's that passes its test. A resumed run has them from the answers of the first."""
+    check_alone(options)
     out = output_folder(options)
     if options.resume and (out / EXCHANGES).exists():
         llm = replace(llm, replay=out / EXCHANGES)
-    with results_folder(out):
-        return ask_for_template(llm, program, *found, target, out)
+    analyse = analysis(machine, options, found)
+    with results_folder(out), closing(TemplateAuthor(llm, program, found, machine.target, out, analyse)) as author:
+        return author.searched(search)
 
 
 def output_folder(options: TuneOptions) -> Path:

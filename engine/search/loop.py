@@ -444,6 +444,9 @@ class Search:
         if found is None:
             return
         self._within.remove(within)
+        if not found.points:  # it is tried when the run is resumed
+            self.tree.settle(within.parent)
+            return
         evaluation = found.evaluation
         if found.built is not None and found.built.identity in self._books.codes:
             evaluation = duplicate(found.built, self._books.codes[found.built.identity], evaluation.notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from engine.model import Evaluation, Outcome
 from engine.rewrite.proposal import Proposal
-from engine.search.question import MODEL
+from engine.search.question import MODEL, Question
 
 if TYPE_CHECKING:
     from engine.search.tree import Node
@@ -79,9 +79,14 @@ class Mixture:
         last = {proposal.proposer: place for place, proposal in enumerate(untried)}
         if len(last) == 1:
             return len(untried) - 1
-        # Among equals, as at the start, the prior decides.
+        # Among equals, as at the start, a question comes first: its answer comes beside what is tried meanwhile. Then the prior decides.
         return max(
-            last.values(), key=lambda at: (self._index(untried[at].proposer) / untried[at].tries, untried[at].prior)
+            last.values(),
+            key=lambda at: (
+                self._index(untried[at].proposer) / untried[at].tries,
+                isinstance(untried[at], Question),
+                untried[at].prior,
+            ),
         )
 
     def booked(self, node: Node) -> float:

@@ -53,6 +53,10 @@ _PATH = Text(
 _MACRO = Text(r"[A-Za-z_][A-Za-z0-9_]{0,63}(=[A-Za-z0-9_.+-]{0,64})?", "write NAME or NAME=VALUE, a number or a name")
 _ARCH = Text(r"sm_[0-9]{2,3}a?", "expected e.g. sm_90")
 _MODEL = Text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}|", "write the model's name on its server")
+_PRICE = Text(
+    r"[0-9]{1,5}(\.[0-9]{1,4})?/[0-9]{1,5}(\.[0-9]{1,4})?|",
+    "write READ/WRITTEN in dollars per million tokens, as 2.50/10.00",
+)
 _ROLES = ("read", "triage", "write", "maintain", "admin")
 Kinds = Literal["spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts"]
 KINDS: tuple[Kinds, ...] = ("spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts")
@@ -139,6 +143,18 @@ class Permissions:
 
 
 @dataclass(frozen=True)
+class Search:
+    """What a search uses beside the rules."""
+
+    tuner: bool = _option(False, Flag(), "Search templates too: sizes that are declared or that rules leave open.")
+    memory: bool = _option(
+        False,
+        Flag(),
+        "Keep lessons of searches in the runner's cache for later ones; never of pull requests from forks.",
+    )
+
+
+@dataclass(frozen=True)
 class Model:
     """A language model as a source of edits. Its address and key come from the environment alone."""
 
@@ -149,6 +165,9 @@ class Model:
     )
     judge: str = _option("", _MODEL, "A model that scores edits before they are tried; `same` for the model itself.")
     tokens: int = _option(200_000, Number(0, 100_000_000, whole=True), "Hard limit for one kernel.")
+    price: str = _option(
+        "", _PRICE, "Dollars per million tokens read and written, as `2.50/10.00`, for the cost in reviews."
+    )
 
 
 @dataclass(frozen=True)
@@ -239,6 +258,7 @@ class Config:
     permissions: Permissions = field(
         default_factory=Permissions, metadata=_table(Permissions, "Roles required for commands.")
     )
+    search: Search = field(default_factory=Search, metadata=_table(Search, "What a search uses beside the rules."))
     model: Model = field(default_factory=Model, metadata=_table(Model, "A language model as a source of edits."))
     post: Post = field(default_factory=Post, metadata=_table(Post, "What is posted to GitHub."))
     check: Check = field(default_factory=Check, metadata=_table(Check, "The pre-commit hook optiml-check."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -23,7 +24,7 @@ from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import split_kernel, tables_of
 from engine.tune.template import ConstantTemplate, Template
-from engine.tune.tuning_result import Branch, ShapeBest
+from engine.tune.tuning_result import Branch, Range, ShapeBest
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -38,35 +39,76 @@ _TUNING = re.compile(rb"^[ \t]*//[ \t]*optiml:[ \t]*(?:tune|where)\b[^\n]*\n?", 
 
 @dataclass(frozen=True)
 class Selection:
-    """How a shape is told: the host's expression, and the branches in ascending order of its value."""
+    """How a shape selects: the branches in the order of the host's code, the last one for all shapes that no other takes."""
 
-    key: str
     branches: tuple[Branch, ...]
 
+    @property
+    def key(self) -> str:
+        """The host's expressions that are looked at."""
+        return ", ".join(dict.fromkeys(r.key for branch in self.branches for r in branch.ranges))
 
-def select(spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[ShapeBest]) -> Selection:
-    """A size, or a product of two, whose ranges tell the shapes with different values apart, in the fewest branches.
 
-    Between two measured sizes the border is their geometric mean. Raises RefusedError where one configuration is best for every
-    shape, and where the ranges of every size overlap.
+@dataclass(frozen=True)
+class _Leaf:
+    """Shapes of the same values, and the bounds that tell them apart: from the first on, below the second (None: none)."""
+
+    bounds: Mapping[str, tuple[int | None, int | None]]
+    shapes: tuple[ShapeBest, ...]
+
+
+def select(
+    spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[ShapeBest], general: Mapping[str, int]
+) -> Selection:
+    """The shapes with values of their own by the ranges of a size or of a product of two, else by a tree over several.
+
+    Between two measured sizes the border is their geometric mean. A shape with a size that is less than the least measured, or more
+    than the largest, takes the `general` values. Raises RefusedError where one configuration is best for every shape, and where no
+    sizes tell the shapes with different values apart.
     """
     if len({tuple(s.values.items()) for s in shapes}) < 2:
         raise NothingToSelect("one configuration is the best for every shape, so no dispatch is needed")
     values = _keys(spec, kernel, site)
-    found: list[tuple[int, int, Selection]] = []
+    found: list[tuple[int, int, list[_Leaf]]] = []
     overlaps: list[str] = []
-    for factors, (text, by_case) in enumerate(values.items()):
+    for place, (text, by_case) in enumerate(values.items()):
         try:
-            branches = _ranges([(by_case[s.case], s) for s in shapes])
-            found.append((len(branches), factors, Selection(text, branches)))
+            leaves = _ranges(text, [(by_case[s.case], s) for s in shapes])
+            found.append((len(leaves), place, leaves))
         except _Overlap as overlap:
             overlaps.append(f"by {text}, {overlap.what}")
-    if not found:
-        raise RefusedError(
-            f"the shapes of the dispatch table overlap: {'; '.join(overlaps[:_TOLD]) or 'no size differs between them'}",
-            spec.origin or spec.file, "use timing cases that differ in one size, or use the general configuration",
-        )  # fmt: skip
-    return min(found, key=lambda f: f[:2])[2]
+    if found:
+        return _guarded(min(found, key=lambda f: f[:2])[2], values, general)
+    try:
+        return _guarded(_few(_tree(values, shapes, {}), shapes), values, general)
+    except _Overlap as overlap:
+        if len(values) > 1:
+            overlaps = [*overlaps[: _TOLD - 1], f"by all sizes, {overlap.what}"]
+    raise RefusedError(
+        f"the shapes of the dispatch table overlap: {'; '.join(overlaps[:_TOLD]) or 'no size differs between them'}",
+        spec.origin or spec.file, "use timing cases that differ in one size, or use the general configuration",
+    )  # fmt: skip
+
+
+def _guarded(leaves: Sequence[_Leaf], values: Mapping[str, Mapping[str, int]], general: Mapping[str, int]) -> Selection:
+    """Branches that end where nothing was measured; what has the general values needs none of its own."""
+    used = list(dict.fromkeys(key for leaf in leaves for key in leaf.bounds))
+    branches, rest = [], []
+    for leaf in leaves:
+        if leaf.shapes[0].values == general:
+            rest += [shape.case for shape in leaf.shapes]
+            continue
+        ranges = []
+        for key in used:
+            low, high = leaf.bounds.get(key, (None, None))
+            measured = values[key].values()
+            ranges.append(
+                Range(key, min(measured) if low is None else low, max(measured) + 1 if high is None else high)
+            )
+        branches.append(Branch(tuple(ranges), leaf.shapes[0].values, tuple(s.case for s in leaf.shapes)))
+    selection = Selection((*branches, Branch((), general, tuple(rest))))
+    check(selection.branches)
+    return selection
 
 
 def _keys(spec: KernelSpec, kernel: Kernel, site: LaunchSite) -> dict[str, dict[str, int]]:
@@ -94,46 +136,80 @@ class _Overlap(RefusedError):
     """Shapes of different values share a range of a key; `what` names them."""
 
 
-def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...]:
+def _ranges(key: str, keyed: Sequence[tuple[int, ShapeBest]]) -> list[_Leaf]:
     """Ranges of the key, each with one set of values. Raises _Overlap where shapes of different values share a range."""
     ordered = sorted(keyed, key=lambda pair: pair[0])
     groups: list[list[tuple[int, ShapeBest]]] = []
-    for key, shape in ordered:
+    for value, shape in ordered:
         if groups and groups[-1][-1][1].values == shape.values:
-            groups[-1].append((key, shape))
+            groups[-1].append((value, shape))
         else:
-            groups.append([(key, shape)])
-    seen = [tuple(g[0][1].values.items()) for g in groups]
+            groups.append([(value, shape)])
     for left, right in pairwise(groups):
         if left[-1][0] == right[0][0]:
             raise _Overlap(f"{left[-1][1].case} and {right[0][1].case} are the same")
-    if len(set(seen)) != len(seen) and len(groups) > len(set(seen)) + 1:
-        some = ", ".join(g[0][1].case for g in groups[:_NAMED]) + (" and others" if len(groups) > _NAMED else "")
-        raise _Overlap(f"the best values alternate over {some}")  # it does not explain them
-    borders: list[int] = []
-    for left, right in pairwise(groups):
-        low, high = left[-1][0], right[0][0]
-        borders.append(max(low + 1, math.isqrt(max(0, low * high))))
-    lows, highs = [None, *borders], [*borders, None]
-    branches = tuple(
-        Branch(low, high, g[0][1].values, tuple(s.case for _, s in g))
-        for low, high, g in zip(lows, highs, groups, strict=True)
-    )
-    check(branches)
-    return branches
+    borders = [_border(left[-1][0], right[0][0]) for left, right in pairwise(groups)]
+    leaves = [
+        _Leaf({key: (low, high)}, tuple(shape for _, shape in group))
+        for low, high, group in zip([None, *borders], [*borders, None], groups, strict=True)
+    ]
+    return _few(leaves, [shape for _, shape in ordered])
+
+
+def _border(below: int, above: int) -> int:
+    """Where a range ends between two measured values: their geometric mean."""
+    return max(below + 1, math.isqrt(max(0, below * above)))
+
+
+def _few(leaves: list[_Leaf], shapes: Sequence[ShapeBest]) -> list[_Leaf]:
+    """The leaves, if they explain the values. Raises _Overlap where these alternate."""
+    if len(leaves) > len({tuple(s.values.items()) for s in shapes}) + 1:
+        some = ", ".join(leaf.shapes[0].case for leaf in leaves[:_NAMED])
+        raise _Overlap(f"the best values alternate over {some}{' and others' if len(leaves) > _NAMED else ''}")
+    return leaves
+
+
+def _tree(
+    values: Mapping[str, Mapping[str, int]], shapes: Sequence[ShapeBest],
+    bounds: Mapping[str, tuple[int | None, int | None]],
+) -> list[_Leaf]:  # fmt: skip
+    """A decision tree: at each step the border that leaves the fewest shapes among those of other values.
+
+    Raises _Overlap for shapes of different values that have all sizes in common.
+    """
+    kinds = Counter(tuple(s.values.items()) for s in shapes)
+    if len(kinds) == 1:
+        return [_Leaf(bounds, tuple(shapes))]
+    best: tuple[int, str, int] | None = None
+    for key, by_case in values.items():
+        for below, above in pairwise(sorted({by_case[s.case] for s in shapes})):
+            border = _border(below, above)
+            sides = [[s for s in shapes if (by_case[s.case] < border) is side] for side in (True, False)]
+            among = sum(len(side) - max(Counter(tuple(s.values.items()) for s in side).values()) for side in sides)
+            if best is None or among < best[0]:
+                best = among, key, border
+    if best is None:
+        one = shapes[0]
+        other = next(s for s in shapes if s.values != one.values)
+        raise _Overlap(f"{one.case} and {other.case} are the same")
+    _, key, border = best
+    low, high = bounds.get(key, (None, None))
+    return [
+        *_tree(values, [s for s in shapes if values[key][s.case] < border], {**bounds, key: (low, border)}),
+        *_tree(values, [s for s in shapes if values[key][s.case] >= border], {**bounds, key: (border, high)}),
+    ]
 
 
 def check(branches: Sequence[Branch]) -> None:
-    """Raises RefusedError where two branches claim the same key, or a key has none."""
-    if not branches or branches[0].low is not None or branches[-1].high is not None:
+    """Raises RefusedError where two branches claim the same shape, or a shape has none."""
+    *guarded, last = branches
+    if last.ranges or not all(branch.ranges for branch in guarded):
         raise RefusedError("the dispatch table leaves sizes without a branch")
-    for a, b in pairwise(branches):
-        if a.high is None or b.low is None or a.high > b.low:
+    for a, b in combinations(guarded, 2):
+        if not any(x.key == y.key and (x.high <= y.low or y.high <= x.low) for x in a.ranges for y in b.ranges):
             raise RefusedError(
                 f"the branches of the dispatch table overlap: {', '.join(a.cases)} and {', '.join(b.cases)}"
             )
-        if a.high < b.low:
-            raise RefusedError(f"the dispatch table has no branch between {a.high} and {b.low}")
 
 
 def generate(
@@ -141,15 +217,14 @@ def generate(
 ) -> tuple[Program, Selection]:
     """The program with dispatch code, and how it selects. Raises RefusedError saying what is in the way."""
     writer = _Writer(template, spec_path)
-    selection = select(template.spec, *writer.kernel(), shapes)
+    selection = select(template.spec, *writer.kernel(), shapes, general)
     return writer.write(selection, general), selection
 
 
 def attempt(template: ConstantTemplate, spec_path: str | None, values: Mapping[str, int]) -> Program:
     """A program with dispatch code that has one instance, of these values. Raises RefusedError saying what is in the way."""
     writer = _Writer(template, spec_path)
-    key = next(iter(_keys(template.spec, *writer.kernel())))
-    return writer.write(Selection(key, (Branch(None, None, values, ()),)), values)
+    return writer.write(Selection((Branch((), values, ()),)), values)
 
 
 def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
@@ -270,7 +345,7 @@ class _Writer:
     def branches(
         self, selection: Selection, kernel: Kernel, used: Sequence[str], statement: Node, moved: Sequence[Node]
     ) -> Edit:
-        """The launch of the instance for each range of the key."""
+        """The launch of the instance for each branch."""
         found: list[tuple[str, list[str]]] = []
         for branch in selection.branches:
             instance = f"{kernel.name}<{', '.join(str(branch.values[n]) for n in used)}>"
@@ -282,7 +357,7 @@ class _Writer:
                 for name, value in branch.values.items():
                     text = re.sub(rf"\b{name}\b", str(value) if value >= 0 else f"({value})", text)
                 lines.append(text)
-            found.append((f"{selection.key} < {branch.high}" if branch.high is not None else "", lines))
+            found.append((" && ".join(f"{r.key} >= {r.low} && {r.key} < {r.high}" for r in branch.ranges), lines))
         return selected(self.unit.data, statement, found)
 
     # ---- the constants

@@ -43,7 +43,8 @@ class TemplateProposal(Proposal):
 
 @dataclass(frozen=True)
 class Inner:
-    """What became of a template: the best point as a proposal, its program and evaluation, how many points that took.
+    """What became of a template: the best point as a proposal, its program and evaluation, how many points that took; none where the
+    budget ended before the first, which says nothing of the template.
 
     `stage_s` are the seconds by stage that all points took together.
     """
@@ -119,7 +120,8 @@ class TunerPart:
             wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)
             outcome, reason = (Outcome.WRONG_RESULT if wrong else outcome), error.what
             tuner.tried = []
-        tried = max(1, tuner.progress.evaluated)
+        cut_off = not (tuner.tried or reason) and tuner.progress.stopped == left.ended_by
+        tried = 0 if cut_off else max(1, tuner.progress.evaluated)
         best = tuner.best(1)
         if not best:
             failure = Failure(reason or _nothing_new(tuner.tried))

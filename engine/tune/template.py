@@ -14,7 +14,7 @@ from engine.cuda.kernel import Edit, Span, Unit
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError, UsageError
-from engine.model import LaunchConfig, Program
+from engine.model import Evaluation, LaunchConfig, Program
 from engine.rewrite.proposal import Family, Proposal
 from engine.spec.constant_values import bound_at, launches_at, shared_bytes, value_at
 from engine.spec.kernel_spec import KernelSpec
@@ -26,6 +26,14 @@ Launches = tuple[tuple[LaunchConfig, ...], ...]  # a tuple, with a launch per st
 
 _DEFINE = rb"(?m)^[ \t]*#[ \t]*define[ \t]+%s\b"
 _WITH_ARGUMENTS = _DEFINE + rb"\("
+
+
+@dataclass
+class UnusableTemplate(RefusedError):
+    """A template that fails its test: at `point` (values by name) its code ends so."""
+
+    point: Mapping[str, int] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True)

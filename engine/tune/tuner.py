@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.compile.built import Built, NotBuilt
 from engine.cuda.edit import edit_program
-from engine.errors import OptimlError, RefusedError
+from engine.errors import OptimlError
 from engine.evaluate.devices import Devices, Job, OneDevice, first_done
 from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program, Target
@@ -28,7 +28,7 @@ from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy
-from engine.tune.template import Template
+from engine.tune.template import Template, UnusableTemplate
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
@@ -418,25 +418,24 @@ class Tuner:
 
     def _check(self, tried: Tried) -> None:
         """Refuse a template that does not reproduce the original at its first points."""
-        outcome = tried.evaluation.outcome
-        at = ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
-        reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
         if len(self.checked) >= _CHECKED:
             return
+        outcome, point = tried.evaluation.outcome, self.template.space.named(tried.point)
+        others = len(self.feasible.points) - (self.template.default in self.feasible.points)
+        at = ", ".join(f"{n} = {v}" for n, v in point.items())
+        reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
         if outcome in WRONG:
-            raise RefusedError(
-                f"the template does not reproduce the original at {at}: {reason}",
-                do="exclude such points with a where condition, or fix the code"
-                if self.template.name == "constants"
-                else f"omit the rule {self.template.name}, and please report it",
-            )
+            what = f"the template does not reproduce the original at {at}: {reason}"
+            do = f"omit the rule {self.template.name}, and please report it"
+            if self.template.name == "constants":
+                do = "exclude such points with a where condition, or fix the code"
+            raise UnusableTemplate(what, do=do, point=point, evaluation=tried.evaluation)
         if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
-        elif not self.checked and len(self.tried) >= 2 * _CHECKED:
-            raise RefusedError(
-                f"no point of the template could be built and run; the last, {at}: {reason}",
-                do="fix the code or the conditions",
-            )
+        elif not self.checked and len(self.tried) >= min(2 * _CHECKED, others):
+            what = f"no point of the template could be built and run; the last, {at}: {reason}"
+            do = "fix the code or the conditions"
+            raise UnusableTemplate(what, do=do, point=point, evaluation=tried.evaluation)
 
     # ---- booking
 

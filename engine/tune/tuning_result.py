@@ -67,18 +67,31 @@ class ShapeBest:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """One branch of generated dispatch code: the values for key values from `low` on and below `high` (None: no bound)."""
+class Range:
+    """Values of one expression of the host's, from `low` on and below `high`."""
 
-    low: int | None
-    high: int | None
+    key: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch of generated dispatch code: the values for shapes within all `ranges`; without any for those that no other takes."""
+
+    ranges: tuple[Range, ...]
     values: Mapping[str, int]
     cases: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The shapes in words."""
+        return ", ".join(f"{r.key} from {r.low}, below {r.high}" for r in self.ranges) or "all others"
 
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Generated code that selects by shape. `key` is the host's expression that is looked at; each branch was confirmed.
+    """Generated code that selects by shape. `key` names the host's expressions that are looked at; each branch was confirmed.
 
     `guardrails` are the verdicts on the whole, beside those of each branch. Where one failed, or too little is gained,
     `refused` says why it is not suggested, and there is no patch ("") and no file.

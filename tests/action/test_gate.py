@@ -264,7 +264,7 @@ GOOD = json.loads(Request(7, BASE, HEAD, False).to_json())
         json.dumps(GOOD | {"head": HEAD + "\n"}), json.dumps(GOOD | {"arch": "sm_90; id"}), json.dumps(GOOD | {"fork": 0}),
         json.dumps(GOOD | {"budget_s": 1e9}), json.dumps(GOOD | {"budget_s": float("nan")}), json.dumps(GOOD | {"path": "x" * 20_000}),
         json.dumps(GOOD | {"command": "push"}), json.dumps(GOOD | {"by": "a\nb"}), json.dumps(GOOD | {"number": -1}),
-        json.dumps(GOOD | {"reason": "a\nb"}), json.dumps(GOOD | {"proposers": "shell"}),
+        json.dumps(GOOD | {"reason": "a\nb"}), json.dumps(GOOD | {"proposers": "shell"}), json.dumps(GOOD | {"proposers": "rules,"}),
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(data: str) -> None:

@@ -135,6 +135,10 @@ def test_a_spec_that_no_longer_fits_comes_from_the_head(
         ("llm", "", ("llm",), ""),
         ("", "model: {enabled: true, name: qwen}\n", ("rules", "llm"), "qwen"),
         ("rules", "model: {enabled: true}\n", ("rules",), None),
+        ("rules,tuner", "", ("rules", "tuner"), None),
+        ("tuner,rules,llm", "", ("tuner", "rules", "llm"), ""),
+        ("", "search: {tuner: true}\n", ("rules", "tuner"), None),
+        ("", "search: {tuner: true}\nmodel: {enabled: true, name: qwen}\n", ("rules", "tuner", "llm"), "qwen"),
     ],
 )
 def test_who_proposes_is_asked_for_or_set_by_the_base(
@@ -159,6 +163,36 @@ def test_who_proposes_is_asked_for_or_set_by_the_base(
     look(clone, base, commit(clone, "head"), tmp_path / "out", proposers=asked)
     assert seen[0].proposers == proposers
     assert (seen[0].llm.model if seen[0].llm else None) == model
+
+
+@pytest.mark.parametrize(
+    ("settings", "fork", "kept"),
+    [("", False, False), ("search: {memory: true}\n", False, True), ("search: {memory: true}\n", True, False)],
+)
+def test_lessons_are_kept_where_the_base_says_so_and_never_of_a_fork(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, fork: bool, kept: bool
+) -> None:
+    import action.search_job as job
+
+    seen = []
+
+    def search(options: job.Options, machine: object) -> None:
+        seen.append(options)
+        raise job.MachineError("stands for the search")
+
+    monkeypatch.setattr(job, "optimize", search)
+    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    (clone / "k.cu").write_text(FAST)
+    (clone / ".optiml.yml").write_text(settings)
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text(SLOW)
+    run(Request(1, base, commit(clone, "head"), fork), clone, tmp_path / "out", CPU, lambda line: None)
+    memory = seen[0].memory
+    assert (memory is not None) is kept
+    if memory is not None:
+        assert memory.repository == str(clone.resolve())  # not the folder of this run's trees
+        assert memory.path.parent == tmp_path / "cache"
 
 
 def test_the_baseline_is_asked_for_the_device_that_the_kernel_ran_on(

@@ -17,6 +17,10 @@ from bot.commands import All, Apply, Cancel, Check, Command, Explain, Help, Opti
         ("/optiml optimize src/a.cu:ns::k", Optimize("src/a.cu", "ns::k")),
         ("/optiml optimize :k --budget 10m --arch sm_90a", Optimize("", "k", 600.0, "sm_90a")),
         ("/optiml optimize --budget=90 --proposers rules,llm", Optimize(budget_s=90.0, proposers=("rules", "llm"))),
+        ("/optiml optimize --proposers rules,tuner", Optimize(proposers=("rules", "tuner"))),
+        ("/optiml optimize --proposers tuner,rules,llm", Optimize(proposers=("tuner", "rules", "llm"))),
+        ("/optiml tune", Optimize(proposers=("tuner",))),
+        ("/optiml tune a.cu:k --budget 5m --arch sm_90", Optimize("a.cu", "k", 300.0, "sm_90", ("tuner",))),
         ("/optiml check \r\nmore", Check()),
         ("/optiml apply", Apply(1)),
         ("/optiml apply 3\nthanks", Apply(3)),
@@ -68,7 +72,9 @@ def test_what_no_command_holds_does_nothing(words: str) -> None:
         "optimize ../a.cu", "optimize /etc/a.cu", "optimize a/../../b.cu", "optimize -x.cu", "optimize --device gpu", "optimize --budget",
         "optimize --budget 0", "optimize --budget 1e9", "optimize --budget 7h", "optimize --budget -5", "optimize --arch sm_9",
         "optimize --budget 1m --budget 2m", "optimize a.cu b.cu", "optimize --proposers shell", "optimize a.py", "apply 0", "apply 1 2",
-        "apply x", "apply -1", "pr 0", "pr topic", "status now", "rm -rf /", "OPTIMIZE", "optimize .git/x.cu/../..",
+        "tune --proposers tuner", "tune ../a.cu", "optimize --proposers ,", "apply x", "apply -1",
+        "pr 0", "pr topic", "status now", "rm -rf /",
+        "OPTIMIZE", "optimize .git/x.cu/../..",
     ],
 )  # fmt: skip
 def test_what_is_written_wrong_gets_the_help_and_is_not_repeated(words: str) -> None:

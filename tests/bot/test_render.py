@@ -327,6 +327,32 @@ def test_points_of_a_template_are_told_from_candidates_that_were_wrong() -> None
     assert "template points" not in rendered(review(bundle(found)))
 
 
+def asked(usd: float | None = 0.0425, estimated: int = 0) -> dict[str, object]:
+    spent = {"requests": 7, "prompt_tokens": 41_000, "completion_tokens": 2_500, "usd": usd, "estimated": estimated}
+    return {"requests": 7, "questions": 5, "proposals": 9, "known": 0, "faults": {}, "edits": [], "spent": spent}
+
+
+def test_what_a_language_model_cost_is_said_whether_it_found_anything_or_not() -> None:
+    found, none = looked(2.0), looked(None, kernel="other")
+    both = bundle(*(replace(one, result=replace(one.result, model=asked())) for one in (found, none)))
+    text = review_body(review(both))
+    assert text.count("Language model: 5 questions, 9 usable edits, 43,500 tokens, 0.04 USD") == 2
+    assert "Language model" not in review_body(review(bundle(looked(2.0), looked(None, kernel="other"))))
+    guessed = replace(found, result=replace(found.result, model=asked(None, 2)))
+    assert "5 questions, 9 usable edits, about 43,500 tokens" in review_body(review(bundle(guessed)))
+    assert "USD" not in review_body(review(bundle(guessed)))
+    cheap = replace(found, result=replace(found.result, model=asked(0.0004)))
+    assert "0.0004 USD" in review_body(review(bundle(cheap)))
+
+
+@pytest.mark.parametrize("model", [{}, {"spent": 3}, {"spent": {"prompt_tokens": "<b>"}, "questions": None}])
+def test_a_bundle_with_other_words_of_a_model_costs_no_review(model: dict[str, object]) -> None:
+    found = looked(2.0)
+    assert "Language model" not in review_body(
+        review(bundle(replace(found, result=replace(found.result, model=model))))
+    )
+
+
 def test_a_kernel_without_a_spec_leads_with_its_draft() -> None:
     """It was one line in a fold."""
     bare = replace(looked(None), result=None, comparison=None, error="has no spec for the kernel 'scale'", draft=PATCH)

@@ -11,7 +11,7 @@ import pytest
 from engine.compile.compiler import Translation
 from engine.compile.nvcc import find_nvcc
 from engine.errors import RefusedError
-from engine.model import LaunchConfig, Outcome
+from engine.model import Evaluation, LaunchConfig, Measurement, Outcome
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.machine import make_machine
 from engine.run.template_run import tune
@@ -144,7 +144,12 @@ def table():
     """Dispatch code's table as if each shape had a configuration of its own, whatever this device prefers."""
     made = template(SLOW)
     small, large = {"BLOCK": 256, "ITEMS": 1}, {"BLOCK": 256, "ITEMS": 8}
-    return made, SimpleNamespace(best=None, shapes=shapes(made, small, large), mode="measured")
+    return made, SimpleNamespace(
+        best=None,
+        original=Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0)),
+        shapes=shapes(made, small, large),
+        mode="measured",
+    )
 
 
 @pytest.mark.parametrize(("bench", "verdict"), [("true", "passed"), ("! grep -q 'template <int' k.cu", "failed")])
@@ -159,9 +164,14 @@ def test_dispatch_code_is_confirmed_on_the_device(machine, table, tmp_path, benc
     assert [(g.name, g.verdict) for g in dispatch.guardrails] == [("end-to-end command", verdict)]
     assert bool(dispatch.patch) == (verdict == "passed")
     assert dispatch.ratio > 1.02
-    for evaluation, case in zip(dispatch.evaluations, made.spec.time, strict=True):
+    assert sorted(case for branch in dispatch.branches for case in branch.cases) == sorted(
+        c.name for c in made.spec.time
+    )
+    for evaluation, branch in zip(dispatch.evaluations, dispatch.branches, strict=True):
+        if not branch.cases:  # the original's values, for shapes that were not measured
+            continue
         assert evaluation.outcome is Outcome.ACCEPTED
-        assert [c.case for c in evaluation.measurement.cases] == [case.name]
+        assert [c.case for c in evaluation.measurement.cases] == list(branch.cases)
         assert "failed" not in {g.verdict for g in evaluation.guardrails}
     nvcc = find_nvcc()
     if nvcc is None or verdict == "failed":

@@ -204,6 +204,13 @@ def test_a_refusal_comes_back_with_its_reason(
         said.append((error.value.what, ended.outcome, ended.failure))
     assert said[0] == said[1]
     assert said[0][1] is Outcome.COMPILE_ERROR
+    lines = b"float odd = nothing;\n    odd = other;\n    odd = third;\n    float largest"
+    several = program.replace({program.kernel_file: program.data.replace(b"float largest", lines, 1)})
+    with pytest.raises(NotBuilt) as error:
+        front.build(several)
+    for name in ("nothing", "other", "third"):  # whoever is to correct them was told the first alone
+        assert f'identifier "{name}" is undefined' in error.value.what
+    assert "; line " in error.value.what
     with pytest.raises(OptimlError, match="cannot be analysed"):
         front.propose(program.replace({program.kernel_file: b"int main() { return 0; }\n"}))
 

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.llm.feed import Answering, Background
+from engine.llm.feed import Answering
 from engine.search.participants import Builds, Participants
 
 pytest.importorskip("openai")
@@ -13,7 +13,7 @@ from engine.errors import UsageError
 from engine.llm.batch import BatchClient
 from engine.llm.chat import ChatError, ChatRequest, Fault, Message
 from engine.llm.feed import LlmFeed
-from engine.llm.node_context import Diagnosed, node_key
+from engine.llm.node_context import node_key
 from engine.llm.proposer import LlmProposer
 from engine.model import Program, Target
 from engine.search.journal import Journal
@@ -160,22 +160,7 @@ def test_answers_at_hand_compete_from_the_start(tmp_path):
     assert [e.proposer for e in search.journal_entries][-1] == "llm"
 
 
-def test_a_repair_has_the_diagnosis_that_its_first_question_was_answered_without(tmp_path):
-    def diagnose(node, wait_s):  # of a node whose answer is at hand nothing is known in time
-        return Diagnosed(("Memory-bound",)) if wait_s else Diagnosed()
-
-    run(tmp_path, resume=False, factors=())
-    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest + wrong()")))
-    run(tmp_path, resume=True, factors=(), diagnose=diagnose)
-    requests = [
-        json.loads(t)["body"]["messages"] for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
-    ]
-    (repair,) = [messages for messages in requests if messages[0]["content"].startswith("You correct")]
-    assert "## What holds the source back\n- Memory-bound" in repair[1]["content"]
-    assert "it computes something else" in repair[1]["content"]
-
-
-def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None, diagnose=lambda node, wait_s: Diagnosed()):
+def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
@@ -184,7 +169,6 @@ def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None, diagnose=
         LlmProposer(client),
         spec,
         Target(),
-        Background(diagnose=diagnose),
         answering=Answering(holds=client.holds, workers=16, deferring=True),
     )
     evaluator = FakeEvaluator()

@@ -121,6 +121,14 @@ def test_an_exact_block_is_replaced_and_the_expectation_kept(place):
     assert proposal.parameters["expects"] == "dram__bytes.sum down"
 
 
+@pytest.mark.parametrize("text", ['{"proposals": []}', 'Nothing more.\n```json\n{"proposals": []}\n```\n'])
+def test_an_answer_that_proposes_nothing_says_so(text):
+    """It was called unreadable."""
+    with pytest.raises(EditError, match="nothing to propose") as error:
+        read_answer(text)
+    assert error.value.fault is Fault.EMPTY
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_edit_may_leave_figures_open(place, whole):
     """With a whole kernel the lines that say so were left out, as every comment beside it."""
@@ -264,7 +272,7 @@ def test_json_in_prose_and_with_raw_newlines_is_read(place):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "I would use shared memory.", "{}", '{"proposals": []}', '{"proposals": [{"idea": "x"}]}', '{"proposals": 7}', "[[[[", "null",
+    ["", "I would use shared memory.", "{}", '{"proposals": [{"idea": "x"}]}', '{"proposals": 7}', "[[[[", "null",
      '{"proposals": [{"idea": "x", "edits": [{"search": "a"}]}]}', "<think>for ever", "```cuda\nint main() {}\n```"],
 )  # fmt: skip
 def test_what_holds_no_edit_is_said_to_be_unreadable(text, place):

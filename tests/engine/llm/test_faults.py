@@ -95,6 +95,14 @@ FAULTS = [
 ]  # fmt: skip
 
 
+def test_an_answer_that_proposes_nothing_is_not_sent_back(tmp_path, serve):
+    """A second request asked for the same in a form that it had."""
+    server = serve(ok(completion('{"proposals": []}')))
+    run = Run(tmp_path, server)
+    assert run.feed.report.faults == {Fault.EMPTY: len(server.requests)}
+    assert all(len(request["messages"]) == 2 for request in server.requests)
+
+
 @pytest.mark.parametrize(("name", "reply", "expected"), FAULTS, ids=[f[0] for f in FAULTS])
 def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name, reply, expected):
     run = Run(tmp_path, serve(reply), timeout_s=0.4 if expected is Fault.TIMED_OUT else 50.0)

@@ -26,9 +26,10 @@ from engine.llm.proposer import LlmProposer
 from engine.llm.session import LlmSettings
 from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome, Program, Resources, Target
 from engine.rewrite.proposal import Proposal
+from engine.rewrite.site import Site
 from engine.rules import make_site
 from engine.run.optimization import Options, _model
-from engine.search.tree import Tree
+from engine.search.tree import Node, Tree
 from engine.spec.find import find_spec
 
 ROOT = Path(__file__).parents[3]
@@ -164,7 +165,7 @@ def test_a_launch_that_an_edit_changed_is_told_and_can_be_changed_again():
     context = make_context(node, spec, Target(), counters=COUNTERS)
     launches = [line for line in propose(context)[1].content.splitlines() if line.startswith("- n = 16777216")]
     assert [line.count(" threads") for line in launches] == [3]
-    assert "32768 x 1 x 1 blocks of 256 x 1 x 1 threads" in launches[0]
+    assert "32768 blocks of 256 threads" in launches[0]
     again = (context.place.sites[2]).launch_edits(grid=["(n + 1023) / 1024"])
     assert sorted(again) == ["benchmarks/suite/optiml.toml", "benchmarks/suite/scan.cu"]
 
@@ -307,11 +308,79 @@ def test_a_prompt_tells_the_best_program_the_best_sibling_and_the_floor():
     spec, node = grown()
     spec = replace(spec, time=spec.time[:1])
     text = propose(context_of(spec, node.path()[1]))[1].content
-    assert "The best so far: Use max(largest" in text
+    assert "The best so far (changes to this version): Use max(largest" in text
+    changed = text.partition("The best so far")[2].partition("</data")[0]
+    assert "max(largest" in changed
+    assert "__expf" not in changed  # this version has that already
     floor = (
         "Its arrays hold 134 MB (rows=4096), which take 32.2 us to move at 4.17 TB/s; this version takes 18 times that."
     )
     assert floor in text
+
+
+def branched():
+    """The original, a step of it, and two programs that are made from that step."""
+    spec, node = grown()
+    first = node.path()[1]
+    data = first.program.data
+    at = data.index(b"int row = ")
+    edit = Edit(Span(at, at), "const float scale = 1.0f;\n    ")
+    proposal = Proposal("rules", "r", "Name the scale", {"examples/softmax.cu": (edit,)})
+    other = Node(
+        7, edit_program(first.program, proposal.edits), first, proposal, Evaluation(Outcome.ACCEPTED, timed(1.5))
+    )
+    other.gained = 0.5
+    first.children.append(other)
+    return spec, node, other
+
+
+def test_two_branches_are_combined_from_their_last_common_version_and_each_is_told_once():
+    """The whole way of the other branch from the original was told, most of it this version's own, and once more as a sibling's."""
+    spec, _, other = branched()
+    text = propose(asking_for(context_of(spec, other), other, 1))[1].content
+    assert "What it changed of the version with 'Use __expf(x':" in text
+    branch = text.partition("## Another branch")[2]
+    assert "max(largest" in branch
+    assert "__expf" not in branch.partition("<data")[2]
+    assert text.count("Use max(largest; ") == 1
+    assert "Its best sibling" not in text
+    open_question = propose(context_of(spec, other))[1].content
+    assert open_question.count("Use max(largest; ") == 1  # the best so far is its best sibling too
+
+
+def test_a_version_is_told_with_no_more_figures_than_it_has():
+    spec, node = grown()
+    root = node.path()[0]
+    text = propose(context_of(spec, root))[1].content
+    assert "This version: the original; 812 us, measured; 24 registers" in text  # not 1x its own speed
+    guess = replace(timed(1.6), predicted=True)
+    root.evaluation = replace(root.evaluation, measurement=replace(guess, cases=guess.cases * 2))
+    text = propose(context_of(spec, node))[1].content
+    assert "812 us (rows=4096), 812 us" not in text
+    assert "507.5 us (rows=4096), 507.5 us (rows=4096), predicted" in text  # with two cases each has its name
+    node.evaluation = replace(node.evaluation, measurement=guess)
+    assert "1.6x the original's speed, 507.5 us, predicted" in propose(context_of(spec, node))[1].content
+
+
+def test_a_judge_knows_the_target_the_sizes_and_the_launch(monkeypatch):
+    """It estimated speedups of a source alone, whatever was timed; what an author must leave alone is nothing to it."""
+    spec, node = grown()
+    context = context_of(spec, node)
+    monkeypatch.setattr(Site, "launch_open", False)
+    text = judge(context, [Judged("0a1b2c3d", "Unroll the loop", "-a\n+b")])[1].content
+    assert "132 SMs" in text
+    assert "rows = 4096, cols = 4096 (weight 1): 16 blocks of 256 threads" in text
+    assert text.count("__global__ void softmax_kernel") == 1
+    assert "cannot be changed" not in text
+    assert "cannot be changed" in propose(context)[1].content
+
+
+def test_the_debugger_is_not_told_what_holds_the_source_back():
+    spec, node = grown()
+    failed = Failed("Use registers", "it does not compile", "line 3: no", "-a\n+b")
+    told = debug(context_of(spec, node), failed)[1].content
+    assert SENTENCES[0] not in told
+    assert "line 3: no" in told
 
 
 def test_a_sentence_that_names_a_line_comes_with_that_line():

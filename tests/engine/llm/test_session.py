@@ -40,26 +40,38 @@ from .test_edits import SOFTMAX
 from .test_faults import faster
 
 
+class Patient(FakeEvaluator):
+    """No candidate ends before the answer that is awaited has come: else what is tried depends on the machine's load."""
+
+    def evaluate(self, built, incumbent, *, brief=False):
+        deadline = time.monotonic() + 10
+        while self.feed.awaited and not self.feed.coming.done() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return super().evaluate(built, incumbent, brief=brief)
+
+
 def run(
     folder, settings, name="run", memory=None, factors=("1.5",),
     diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",)), insight=None,
+    budget=None, in_flight=2, patient=False,
 ):  # fmt: skip
     (folder / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     monkey = pytest.MonkeyPatch()
     monkey.setattr("engine.llm.participant.diagnoser", lambda *_: diagnose)
-    evaluator = FakeEvaluator()
+    evaluator = Patient() if patient else FakeEvaluator()
     sources = DiagnosisSources(insight, evaluator.build)
     part = Part(WantedPart(settings, memory), spec, Target(), folder / name, sources)
     monkey.undo()
+    evaluator.feed = part
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
     part.join(tree)
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, Builds(executor, in_flight=2), Participants(feed=part))
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=in_flight), Participants(feed=part))
         search.start(*evaluator.open(program))
-        search.run(Budget(seconds=30))
+        search.run(budget or Budget(seconds=30))
     part.observe()
     part.close()
     journal.close()
@@ -163,6 +175,10 @@ def test_a_repositorys_settings_name_models_and_always_have_a_limit():
     assert (settings.model, settings.plan_model, settings.judge_model) == ("big", "same", "small")
     assert settings.limit == Limit(tokens=5000)
     assert from_config(Model()).limit.tokens > 0
+    assert from_config(Model()).price is None
+    assert from_config(parse_config(b"model: {price: 2.50/10}", ".optiml.yml").model).price == Price(2.5, 10.0)
+    with pytest.raises(OptimlError, match="price"):
+        parse_config(b"model: {price: cheap}", ".optiml.yml")
 
 
 class Profiler:

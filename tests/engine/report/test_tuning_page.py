@@ -13,7 +13,7 @@ from engine.model import Failure, Guardrail, Measurement, Outcome, Refusal
 from engine.process.decode import decode
 from engine.report.page import render_tuning
 from engine.report.tuning import print_tuning
-from engine.tune.tuning_result import Branch, Constants, Dispatch, TuneResult, write
+from engine.tune.tuning_result import Branch, Constants, Dispatch, Range, TuneResult, write
 from tests.engine.commands.test_show import tuned
 from tests.engine.report.make import evil
 from tests.engine.report.test_page import harmless
@@ -22,7 +22,7 @@ from tests.engine.report.test_page import harmless
 def dispatched(run: TuneResult) -> TuneResult:
     assert run.best is not None
     low, high = (shape.values for shape in run.shapes)
-    branches = (Branch(None, 8192, low, ("n=1024",)), Branch(8192, None, high, ("n=65536",)))
+    branches = (Branch((Range("n", 1024, 8192),), low, ("n=1024",)), Branch((), high, ("n=65536",)))
     verdicts = (Guardrail("end-to-end command", "failed", "ends with exit code 1"),)
     dispatch = Dispatch(
         "n",
@@ -56,7 +56,7 @@ def test_a_tuning_run_has_its_page(run: TuneResult, tmp_path: Path, capsys: pyte
     for part in (
         "saxpy with BLOCK = 256, ITEMS = 4 is 1.50× faster", "compared with the original first at 1 points", "128, 256",  # configuration
         "BLOCK = 128, ITEMS = 1", "3.250", "1.24 to 1.26", "1.08×", "the same",  # the best for each shape
-        "below 8192", "from 8192", "1.42× (95 %: 1.40 to 1.44)", "Not suggested: end-to-end command: ends with exit code 1.",
+        "n from 1024, below 8192", "all others", "1.42× (95 %: 1.40 to 1.44)", "Not suggested: end-to-end command: ends with exit code 1.",
         "racecheck", "the least speedup is", "BLOCK * ITEMS <= 1024", "compiled code", "5 points are few",
         "3 accepted", "configurations per s", "12.5", "verify", "--- a/saxpy.cu",
     ):  # fmt: skip
@@ -90,7 +90,7 @@ def test_dispatch_code_alone_has_its_guardrails(run: TuneResult, capsys: pytest.
     assert "There is no suggestion" not in text
     print_tuning(alone, Path("out"))
     shown = " ".join(capsys.readouterr().out.split())
-    for branch in ("below 8192", "from 8192"):
+    for branch in ("n from 1024, below 8192", "all others"):
         assert f"Those that the dispatch code's branch {branch} had to pass" in text
         assert f", of the branch {branch}" in shown
     assert run.best is not None

@@ -5,9 +5,10 @@ import pytest
 from engine.model import Evaluation, Measurement, Outcome
 from engine.rewrite.proposal import Proposal
 from engine.search.mixture import Mixture
+from engine.search.question import Question, question
 from engine.search.tree import Tree
 
-from .fakes import Factors, program
+from .fakes import Factors, FakeEvaluator, program
 
 
 def proposal(proposer, prior=0.5, tries=1):
@@ -131,3 +132,15 @@ def test_where_candidates_are_counted_the_clock_does_not_decide_whose_turn_it_is
         mixture.booked(Booked("rules", 1.4, seconds=1.0))
         picks.append(mixture.pick([proposal("llm"), proposal("rules")]))
     assert picks == [0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "mcts"])
+def test_the_original_is_asked_about_before_the_first_edit_is_tried(strategy):
+    """With a rule of a higher prior than a question's it was asked about only if no first edit gained: greedy was elsewhere by then."""
+    tree = Tree(program(), Factors(("2.0", "1.5"), {"2.0": 0.9}), 0, strategy)
+    tree.root.evaluation = FakeEvaluator().open(program())[1]
+    tree.pose(tree.root, question())
+    chosen = [tree.select(asking=True) for _ in range(2)]
+    assert [(node, isinstance(action, Question)) for node, action in chosen] == [(tree.root, True), (tree.root, False)]
+    assert chosen[1][1].prior == 0.9
+    assert not isinstance(Tree(program(), Factors(("2.0",)), 0, strategy).select()[1], Question)

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from engine.spec.reader import specs_in
 from engine.tune.dispatch import NothingToSelect, check, generate, possible, same_code
 from engine.tune.dispatch_target import holds, reached
 from engine.tune.template import program_at
-from engine.tune.tuning_result import Branch, ShapeBest
+from engine.tune.tuning_result import Branch, Range, ShapeBest
 
 from .kernels import SAXPY, template
 
@@ -41,21 +42,21 @@ def test_dispatch_code_is_the_kernel_as_a_template_and_a_launch_that_selects():
     program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
     text = program.data.decode()
     assert selection.key == "n"
-    assert [(b.low, b.high, b.cases) for b in selection.branches] == [
-        (None, 1048576, ("n=65536",)),
-        (1048576, None, ("n=16777216",)),
+    assert [(b.ranges, b.values, b.cases) for b in selection.branches] == [
+        ((Range("n", 1048576, 16777217),), LARGE, ("n=16777216",)),
+        ((), SMALL, ("n=65536",)),
     ]
     assert "template <int BLOCK, int ITEMS>\n__global__ void saxpy(" in text
     assert text.count("#define") == text.count("tune") == text.count("constexpr") == 0
     assert (
-        """    if (n < 1048576) {
-        const int per_block = 64 * 1;
-        dim3 grid((n + per_block - 1) / per_block);
-        saxpy<64, 1><<<grid, 64>>>(a, x, y, n);
-    } else {
+        """    if (n >= 1048576 && n < 16777217) {
         const int per_block = 128 * 4;
         dim3 grid((n + per_block - 1) / per_block);
         saxpy<128, 4><<<grid, 128>>>(a, x, y, n);
+    } else {
+        const int per_block = 64 * 1;
+        dim3 grid((n + per_block - 1) / per_block);
+        saxpy<64, 1><<<grid, 64>>>(a, x, y, n);
     }
 }
 """
@@ -86,12 +87,19 @@ def test_each_shape_leads_to_its_branch_alone(text):
     program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
     spec = specs_in(program, None)[0]
     holds(program, spec, selection)
-    for n, arguments in ((1, "64, 1"), (1048575, "64, 1"), (1048576, "128, 4"), (2**30, "128, 4")):
+    # Beyond the largest size that was measured the general configuration is launched again.
+    for n, arguments in (
+        (1, "64, 1"),
+        (1048575, "64, 1"),
+        (1048576, "128, 4"),
+        (16777216, "128, 4"),
+        (16777217, "64, 1"),
+    ):
         assert [s.template_args for s in reached(program, spec, {"n": n})] == [arguments]
     for old, new, says in (
-        ("n < 1048576", "n < 104857600", r"launches saxpy<64, 1> for n=16777216, where saxpy<128, 4> is the best"),
-        ("n < 1048576", "n > 1048576", r"launches saxpy<128, 4> for n=65536"),
-        ("n < 1048576", "elsewhere(n)", r"launches saxpy<64, 1> and saxpy<128, 4> for n=65536"),
+        ("n < 16777217", "n < 16777216", r"launches saxpy<64, 1> for n=16777216, where saxpy<128, 4> is the best"),
+        ("n >= 1048576", "n >= 1", r"launches saxpy<128, 4> for n=65536"),
+        ("n >= 1048576 && n < 16777217", "elsewhere(n)", r"launches saxpy<128, 4> and saxpy<64, 1> for n=65536"),
     ):
         broken = program.replace({"k.cu": program.data.replace(old.encode(), new.encode())})
         with pytest.raises(RefusedError, match=says):
@@ -104,32 +112,39 @@ def test_one_configuration_for_all_shapes_selects_nothing():
         generate(made, None, shapes(made, SMALL, SMALL), SMALL)
 
 
+def between(low, high, case):
+    return Branch((Range("n", low, high),), LARGE, (case,))
+
+
 def test_overlapping_shapes_are_refused():
     sizes = "time = [{ n = 65536 }, { n = 1048576 }, { n = 4194304 }, { n = 16777216 }]"
     made = template(SAXPY.replace("time = [{ n = 65536 }, { n = 16777216 }]", sizes))
     with pytest.raises(RefusedError, match="overlap: by n, the best values alternate over n=65536, n=1048576, n=4"):
         generate(made, None, shapes(made, SMALL, LARGE, SMALL, LARGE), SMALL)
     with pytest.raises(RefusedError, match="overlap: a and b"):
-        check([Branch(None, 100, SMALL, ("a",)), Branch(50, None, LARGE, ("b",))])
-    with pytest.raises(RefusedError, match="no branch between 100 and 200"):
-        check([Branch(None, 100, SMALL, ("a",)), Branch(200, None, LARGE, ("b",))])
+        check([between(1, 100, "a"), between(50, 200, "b"), Branch((), SMALL, ())])
+    check([between(1, 100, "a"), between(100, 200, "b"), Branch((), SMALL, ())])
     with pytest.raises(RefusedError, match="without a branch"):
-        check([Branch(10, None, SMALL, ("a",))])
+        check([between(1, 100, "a")])
+    with pytest.raises(RefusedError, match="without a branch"):
+        check([Branch((), LARGE, ("a",)), Branch((), SMALL, ())])
 
 
 def test_the_shapes_that_overlap_are_named():
     """It named two shapes with different rows as those that rows cannot tell apart."""
-    pairs = ((65536, 32), (256, 65536), (256, 64), (64, 65536), (65536, 256))
+    pairs = ((65536, 32), (256, 65536), (256, 64), (64, 65536), (65536, 256), (64, 256))
     sizes = ", ".join(f"{{ rows = {r}, cols = {c} }}" for r, c in pairs)
     made = template(MATRIX.replace("{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }", sizes))
     one, four = {"ROWS": 1}, {"ROWS": 4}
     with pytest.raises(RefusedError) as caught:
-        generate(made, None, shapes(made, one, four, one, one, one), one)
-    assert caught.value.what == (
-        "the shapes of the dispatch table overlap: by rows, rows=256,cols=65536 and rows=256,cols=64 are the same; "
-        "by cols, rows=256,cols=65536 and rows=64,cols=65536 are the same; "
-        "by static_cast<long long>(rows) * cols, rows=256,cols=65536 and rows=65536,cols=256 are the same"
+        generate(made, None, shapes(made, one, four, one, one, four, four), one)
+    told = caught.value.what.split("; ")
+    assert (
+        told[0]
+        == "the shapes of the dispatch table overlap: by rows, rows=64,cols=65536 and rows=64,cols=256 are the same"
     )
+    assert re.fullmatch(r"by cols, (rows=\d+),(cols=\d+) and (?!\1)rows=\d+,\2 are the same", told[1])
+    assert told[2].startswith("by all sizes, the best values alternate over rows=")
 
 
 MATRIX = """#define ROWS 4
@@ -163,8 +178,52 @@ def test_a_product_of_two_sizes_may_tell_the_shapes_apart():
     one, four = {"ROWS": 1}, {"ROWS": 4}
     program, selection = generate(made, None, shapes(made, one, four, four), one)
     assert selection.key == "static_cast<long long>(rows) * cols"
-    assert [b.high for b in selection.branches] == [46340, None]
+    assert [b.ranges for b in selection.branches] == [
+        (Range("static_cast<long long>(rows) * cols", 46340, 524289),),
+        (),
+    ]
     holds(program, specs_in(program, None)[0], selection)
+
+
+def test_two_sizes_together_tell_apart_what_neither_does_alone():
+    """Short and wide, long and narrow, both: no single size or product has a range for the last one alone."""
+    pairs = ((64, 64), (64, 4096), (4096, 64), (4096, 4096), (64, 65536))
+    sizes = ", ".join(f"{{ rows = {r}, cols = {c} }}" for r, c in pairs)
+    made = template(MATRIX.replace("{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }", sizes))
+    one, two, four = {"ROWS": 1}, {"ROWS": 2}, {"ROWS": 4}
+    program, selection = generate(made, None, shapes(made, one, one, two, four, one), one)
+    assert selection.key == "rows, cols"
+    assert [(b.text, b.values) for b in selection.branches] == [
+        ("rows from 512, below 4097, cols from 64, below 512", two),
+        ("rows from 512, below 4097, cols from 512, below 65537", four),
+        ("all others", one),
+    ]
+    spec = specs_in(program, None)[0]
+    holds(program, spec, selection)
+    # Guarded: what lies outside of what was measured takes the general values, in either size.
+    for rows, cols, arguments in (
+        (4096, 4096, "4"),
+        (511, 4096, "1"),
+        (512, 511, "2"),
+        (4097, 64, "1"),
+        (4096, 63, "1"),
+        (4096, 65537, "1"),
+    ):
+        assert [s.template_args for s in reached(program, spec, {"rows": rows, "cols": cols})] == [arguments], (
+            rows,
+            cols,
+        )
+
+
+def test_general_values_that_no_shape_has_are_for_all_others():
+    made = template()
+    program, selection = generate(made, None, shapes(made, SMALL, LARGE), {"BLOCK": 256, "ITEMS": 2})
+    assert [b.cases for b in selection.branches] == [("n=65536",), ("n=16777216",), ()]
+    spec = specs_in(program, None)[0]
+    holds(program, spec, selection)
+    assert spec.steps[0].template_args == "256, 2"
+    for n, arguments in ((65535, "256, 2"), (65536, "64, 1"), (2**24, "128, 4"), (2**24 + 1, "256, 2")):
+        assert [s.template_args for s in reached(program, spec, {"n": n})] == [arguments]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,33 @@ def test_a_template_is_one_node_whose_reward_is_its_best_point(tmp_path):
     assert len(evaluator.evaluated) > 5
 
 
+def test_a_template_that_the_budget_cuts_off_before_its_first_point_is_not_refused_and_tried_when_resumed(tmp_path):
+    """It was booked as refused, so that --resume passed it over and a model was told that it failed."""
+    release = threading.Event()
+
+    class Stuck(Evaluator):
+        def build(self, program, *, by_rules=False):
+            if program.data.decode() != TEXT:
+                built.append(program)
+                if len({one.digest for one in built}) > 1:  # with the first build the turn of the template comes
+                    release.wait(20)
+            return super().build(program, by_rules=by_rules)
+
+    built = []
+    search = start(tmp_path, Stuck())
+    search.run(Budget(seconds=search.elapsed_s + 2.0))
+    assert len({one.digest for one in built}) > 1  # it had begun
+    assert template_nodes(search) == []
+    assert search.progress.outcomes == {}
+    assert not search.tree.root.pending
+    release.set()
+    search.journal.close()
+    again = start(tmp_path, Evaluator(), resume=True)
+    again.run(Budget(candidates=POINTS))
+    assert len(template_nodes(again)) == 1
+    assert again.incumbent is not None
+
+
 def test_its_points_count_as_candidates_of_the_budget_also_when_resumed(tmp_path):
     evaluator = Evaluator()
     search = start(tmp_path, evaluator)
@@ -143,7 +170,7 @@ def test_a_template_is_tried_although_another_edit_led_to_its_first_point(tmp_pa
     [
         ("4, 8", "all 1 points tried were duplicates (same SASS and launch)"),
         ("4, 8, 2", "of 2 points tried, 1 were duplicates (same SASS and launch), the others failed, such as: no such thing"),
-        ("4, 2", "no point of the template could be evaluated: no such thing"),
+        ("4, 2", "no point of the template could be built and run; the last, ITEMS = 2: no such thing"),
     ],
 )  # fmt: skip
 def test_a_template_without_a_new_point_says_why(tmp_path, values, says):

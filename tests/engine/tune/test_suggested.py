@@ -142,8 +142,8 @@ def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, ca
     assert ("end-to-end command", "passed") in [(g.name, g.verdict) for g in result.best.evaluation.guardrails]
     dispatch = result.dispatch
     assert dispatch is not None
-    assert [(b.high, dict(b.values)) for b in dispatch.branches] == [
-        (1048576, {"BLOCK": 64, "ITEMS": 1}), (None, {"BLOCK": 256, "ITEMS": 4}),
+    assert [(b.text, dict(b.values)) for b in dispatch.branches] == [
+        ("n from 1048576, below 16777217", {"BLOCK": 256, "ITEMS": 4}), ("all others", {"BLOCK": 64, "ITEMS": 1}),
     ]  # fmt: skip
     assert dispatch.ratio == pytest.approx(6**0.5)
     assert [(g.name, g.verdict) for g in dispatch.guardrails] == [("end-to-end command", "passed")]
