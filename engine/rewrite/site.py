@@ -135,16 +135,20 @@ class Site:
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
         types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
+        types |= {p.name for p in self.kernel.parameters if not p.pointer}  # function objects, and structs with methods
         return local_only(self.unit, node, allowed | types, lambda: self.headers)
 
     def scalar_values(self, case: Case) -> dict[str, Number]:
-        """The values of the kernel's scalar parameters in one case, as far as they are numbers."""
+        """The values of the kernel's scalar parameters in one case, and of the fields of structs, as far as they are numbers."""
         values: dict[str, Number] = {}
         for parameter, name in zip(self.kernel.parameters, self.spec.steps[self.step].arguments, strict=False):
-            if not parameter.pointer:
+            if parameter.pointer:
+                continue
+            fields = {f"{parameter.name}{a.name.removeprefix(name)}": a.name for a in self.spec.fields(name)}
+            for place, argument_name in (fields or {parameter.name: name}).items():
                 try:
-                    argument = self.spec.argument(name)
-                    values[parameter.name] = evaluate(argument.value or argument.name, case.sizes)
+                    argument = self.spec.argument(argument_name)
+                    values[place] = evaluate(argument.value or argument.name, case.sizes)
                 except (KeyError, ArithmeticError_):
                     continue
         return values
@@ -238,13 +242,17 @@ class Site:
 
     def line_span(self, node: Node) -> Span:
         """The statement with its whole line where nothing else stands on it, so that deleting leaves no empty line."""
+        return self.whole_lines(Span(node.start_byte, node.end_byte))
+
+    def whole_lines(self, span: Span) -> Span:
+        """The span with its whole lines where nothing else stands on them."""
         data = self.unit.data
-        start, end = node.start_byte, node.end_byte
+        start, end = span.start, span.end
         begin = data.rfind(b"\n", 0, start) + 1
         stop = data.find(b"\n", end)
         if stop >= 0 and not data[begin:start].strip() and not data[end:stop].strip():
             return Span(begin, stop + 1)
-        return Span(start, end)
+        return span
 
     def render(self, start: int, end: int, changes: Sequence[tuple[int, int, str]] = ()) -> str:
         """The file's text from `start` to `end` with `(start, end, replacement)` applied, newlines as `\\n`."""

@@ -75,9 +75,9 @@ def ceil_div(expression: str, divisor: int) -> str:
     """`(expression + divisor - 1) / divisor` as a person writes it, for the host side."""
     if divisor == 1:
         return expression
-    simple = re.fullmatch(r"[\w *]+", expression)
+    simple = re.fullmatch(r"[\w. *]+", expression)
     return f"({expression if simple else _wrap(expression)} + {divisor - 1}) / {divisor}"
 
 
 def _wrap(written_text: str) -> str:
-    return written_text if re.fullmatch(r"\w+", written_text) else f"({written_text})"
+    return written_text if re.fullmatch(r"[\w.]+", written_text) else f"({written_text})"
