@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from engine.cuda.aliases import included_units
-from engine.cuda.kernel import Unit
+from engine.cuda.kernel import Kernel, LaunchSite, Unit
 from engine.cuda.launch import sites
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse
 from engine.model import Program, Target
 from engine.rewrite import LaunchConfig, OptimlError, Site
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched
 
@@ -30,8 +30,7 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     headers = _headers(program, spec)
     macros = {**_only(headers, "macros"), **unit.macros}
     unit = replace(unit, macros=macros, constants={**_only(headers, "constants"), **unit.constants})
-    kernel = unit.kernel(spec.steps[step].kernel)
-    launches = sites(program, kernel.name)
+    kernel, launches = _instance(program, unit, spec.steps[step])
     configs: list[LaunchConfig] = []
     try:
         spec = relaunched(program, spec)
@@ -40,6 +39,29 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     except OptimlError:
         configs = []
     return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target(), headers)
+
+
+def _instance(program: Program, unit: Unit, step: Step) -> tuple[Kernel, tuple[LaunchSite, ...]]:
+    """The definition that the spec's instance has, and the launches that may be of it.
+
+    A specialisation (`template <> … k<__half>`) goes by the name of its template; what launches it says so.
+    """
+    general = unit.kernel(step.kernel)
+    special = {"".join(k.name.partition("<")[2][:-1].split()): k for k in unit.kernels if _of(k, general)}
+    launches = sites(program, general.name)
+    if not special:
+        return general, launches
+    own = "".join(step.template_args.split())
+    given = [("".join(launch.template_args.split()), launch) for launch in launches]
+    if own not in special:
+        return general, tuple(launch for arguments, launch in given if arguments not in special)
+    kernel = replace(special[own], name=general.name, qualified=general.qualified)
+    return kernel, tuple(launch for arguments, launch in given if arguments == own)
+
+
+def _of(kernel: Kernel, general: Kernel) -> bool:
+    """Whether it is a specialisation of a template."""
+    return kernel.qualified.startswith(f"{general.qualified}<") and kernel.qualified.endswith(">")
 
 
 def _headers(program: Program, spec: KernelSpec) -> tuple[Unit, ...]:

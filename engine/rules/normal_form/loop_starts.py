@@ -6,6 +6,7 @@ import re
 
 from engine.cuda.questions import (
     Polynomial,
+    ancestors,
     children,
     compact,
     names,
@@ -27,15 +28,16 @@ _MOST_TERMS = 2
 def own_starts(site: Site) -> Edits | None:
     """Loops that begin at the thread's place in a segment and end where the segment does, counted from the segment's start."""
     edits: list[Edit] = []
-    taken: list[str] = []
+    counters: dict[int, str] = {}
     for node in walk(site.body):
         loop = stride_loop(node)
         found = _segment(site, loop) if loop is not None else None
         if loop is None or found is None or loop.body.type != "compound_statement" or not children(loop.body):
             continue
         start, own, length = found
-        taken.append(site.fresh("j", taken))
-        counter, first = taken[-1], children(loop.body)[0]
+        around = [counters[a.id] for a in ancestors(node) if a.id in counters]
+        counter, first = site.fresh("j", around), children(loop.body)[0]
+        counters[node.id] = counter
         head = f"{loop.type} {counter} = {text(own)}; {counter} < {length}; "
         head += f"++{counter}" if loop.step == "1" else f"{counter} += {loop.step}"
         begin = node.children[0].end_byte  # behind the word `for`
