@@ -22,6 +22,7 @@ from engine.rules.normal_form.indices import global_indices, without_unused
 from engine.rules.normal_form.inlined import inlined
 from engine.rules.normal_form.loop_heads import exclusive_bounds, own_counters
 from engine.rules.normal_form.loop_starts import own_starts
+from engine.rules.normal_form.marks import without_marks
 from engine.rules.normal_form.ranks import thread_ranks
 from engine.rules.normal_form.row_starts import row_starts
 from engine.rules.normal_form.single_values import single_values
@@ -29,6 +30,7 @@ from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
+    without_marks,
     inlined,
     own_counters,
     counted_loops,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from engine.cuda.questions import declarators, index_of, is_target, pure, unconditional, written
+from engine.cuda.definitions import expression
+from engine.cuda.questions import always, declarators, in_other_arm, index_of, is_target, only_stored, pure, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
 from engine.rewrite.wording import factor_text
@@ -103,7 +104,7 @@ def alike_loops(site: Site, kept: Callable[[StrideLoop], T | None]) -> list[list
 
 def shared_by(site: Site, first: Node, step: str) -> str:
     """Who shares the iterations of a loop from `first` on: "thread" (0, 1), "warp", "block" or "grid"; "" where the two do not fit."""
-    start, step = _resolved(site, first), step.replace(" ", "").strip("()")
+    start, given, step = _resolved(site, first), step, step.replace(" ", "").strip("()")
     local = definition(site, step) if step.isidentifier() else None
     step = text(local).replace(" ", "").strip("()") if local is not None else step
     written_start = text(start).replace(" ", "") if start is not None else ""
@@ -115,6 +116,8 @@ def shared_by(site: Site, first: Node, step: str) -> str:
     value = site.value_of(step)
     if written_start == "threadIdx.x" and (step == "blockDim.x" or value == width[0]):
         return "block"
+    if _all_threads(site, first, given, width):
+        return "block"
     lane = _LANE.fullmatch(written_start)
     lanes = (32 if lane[3] else site.value_of(lane[1] or lane[2])) if lane is not None else 0
     if lanes == value == 32 and flat and width[0] % 32 == 0:
@@ -123,6 +126,15 @@ def shared_by(site: Site, first: Node, step: str) -> str:
     if shape is not None and shape[0] == "x" and shape[2] == 1:
         return "grid" if step in (f"{shape[1]}*gridDim.x", f"gridDim.x*{shape[1]}") else ""
     return ""
+
+
+def _all_threads(site: Site, first: Node, step: str, width: tuple[int, int, int]) -> bool:
+    """Whether the iterations are those of all threads of blocks of two dimensions, one after the other."""
+    stride = definition(site, step) or expression(step)
+    start, each = site.scope.index(first), site.scope.index(stride) if stride is not None else None
+    flat = ({("threadIdx.x",): 1, ("blockDim.x", "threadIdx.y"): 1}, {("threadIdx.x",): 1, ("threadIdx.y",): width[0]})
+    whole = ({("blockDim.x", "blockDim.y"): 1}, {(): width[0] * width[1]})
+    return start is not None and each is not None and width[2] == 1 and start.terms in flat and each.terms in whole
 
 
 def _resolved(site: Site, node: Node) -> Node | None:
@@ -149,7 +161,7 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
             return None
         if together and not _meets(site) and lasting(loop):
             return None  # each thread's own result would be made of other elements
-        here = {u.key for u in uses if unconditional(u.node, loop.body)}
+        here = {u.key for u in uses if always([v.node for v in uses if v.key == u.key], loop.body)}
         if {u.key for u in uses if u.stored} - here:
             return None
         reached |= here
@@ -302,7 +314,8 @@ def _contained(
 ) -> bool:
     """Whether arrays that the loops store are used in these loops alone, at one place per iteration.
 
-    Other threads take other elements afterwards; a thread that reads back what it stored must still be the one.
+    Other threads take other elements afterwards; a thread that reads back what it stored must still be the one. What the other arm of
+    an `if` only stores is not read back.
     """
     keys = {u.key for listed in found for u in listed if pointers[u.pointer][1] in roots}
     if len({(pointers[p][1], b) for p, b in keys}) != len(roots) or len(keys) != len(roots):
@@ -311,7 +324,10 @@ def _contained(
     for node in walk(body):
         if node.type == "identifier" and text(node) in pointers and pointers[text(node)][1] in roots:
             parent = node.parent
-            if parent is None or (parent.type == "subscript_expression" and parent.id not in known):
+            if parent is None:
+                return False
+            own = parent.type != "subscript_expression" or parent.id in known
+            if not own and not (only_stored([parent], text(node)) and in_other_arm(parent, loops[0].node)):
                 return False
     return True
 
@@ -394,6 +410,9 @@ def _with_pragma(loop: Node) -> int:
 
 def _first_is_plain_store(uses: list[RowUse], loop: StrideLoop) -> bool:
     """Whether every element is stored before it is read, so that the old vector need not be loaded."""
+    nodes = [u.node for u in uses]
+    if only_stored(nodes, uses[0].pointer) and always(nodes, loop.body):
+        return True
     first = min(uses, key=lambda u: u.node.start_byte).node
     parent = first.parent
     if parent is None or parent.type != "assignment_expression" or parent.child_by_field_name("left") != first:
