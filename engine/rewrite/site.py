@@ -18,6 +18,7 @@ from engine.cuda.effects import local_only, written
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
 from engine.cuda.kernel_scope import Scope
 from engine.cuda.launch import relaunch
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.syntax import children, is_unroll, names, text, walk
 from engine.errors import OptimlError
@@ -111,7 +112,7 @@ class Site:
 
     @cached_property
     def pointers_distinct(self) -> bool:
-        """Whether no two pointers share a buffer: the author promises it of all, or a launch is seen and no caller does it.
+        """Whether no two pointers share a buffer: the author promises it of all, or a launch can be read and no caller does it.
 
         The spec may pass no argument twice. Pointers in structs may point anywhere.
         """
@@ -119,7 +120,10 @@ class Site:
         arguments = [name for parameter, name in given if parameter.pointer]
         unknown = len(set(arguments)) < len(arguments) or any(self.spec.fields(name) for _, name in given)
         promised = all(p.restrict for p in self.kernel.parameters if p.pointer)
-        return not unknown and (promised or shared_buffers(self.program, self.kernel, self.launches) == ())
+        if unknown or promised:
+            return not unknown
+        launches = self.launches or readable_sites(self.program, self.kernel.name)
+        return shared_buffers(self.program, self.kernel, launches) == ()
 
     @property
     def waves(self) -> float:

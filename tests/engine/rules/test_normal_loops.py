@@ -210,3 +210,29 @@ def test_what_does_more_than_compute_stays_before_the_guard(old: str, new: str) 
     assert text.index("at = n - 1 - i;") < text.index("        y[i] = factor")
     assert text.index("factor = 0.5f;") < text.index("y[i] = factor")
     assert "    if (at >= 0) {\n        y[i]" in text or "at >= 0" not in new
+
+
+WIDE = """
+__global__ void wide(const float* x, float* y, long long n) {
+    const long long thread = (long long)blockIdx.x * (long long)blockDim.x + (long long)threadIdx.x;
+    const long long threads = (long long)blockDim.x * (long long)gridDim.x;
+    for (long long i = thread; i < n; i += threads) {
+        y[i] = 2.0f * x[i];
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "launch", ["    wide<<<132, 128>>>(x, y, n);", "    auto chosen = wide;\n    chosen<<<132, 128>>>(x, y, n);"]
+)
+def test_grid_stride_loop_in_64_bits_by_any_launch_that_can_be_read(launch: str) -> None:
+    site = make(WIDE.replace("long long n", "int n"), launch)
+    edited = found(site, "row_vectorize")
+    assert edited
+    assert_equal(site, edited, [{"n": 1}, {"n": 20003}])
+
+
+def test_launch_through_a_pointer_that_passes_one_buffer_twice() -> None:
+    launch = "    auto chosen = wide;\n    chosen<<<132, 128>>>(y, y, n);"
+    assert not found(make(WIDE.replace("long long n", "int n"), launch), "row_vectorize")

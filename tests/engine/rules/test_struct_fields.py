@@ -68,3 +68,14 @@ def test_fields_that_the_kernel_changes_are_no_bound() -> None:
     site = site_of(SOURCE.replace("    if (x <", "    to.cols = to.cols - 1;\n    if (x <"))
     assert not propose(site, "block_size")
     assert not propose(site, "coarsen")
+
+
+def test_field_of_a_struct_that_the_launch_converts() -> None:
+    source = SOURCE.replace(
+        "struct Image {", "struct Plain { float* data; int cols, rows; };\nstruct Image {\n    Image(Plain p);"
+    )
+    source = source.replace("Image target)", "Plain target)").replace("(source, target)", "(source, (Image) target)")
+    source = source.replace("    Image(Plain p);\n", "")
+    site = site_of(source)
+    (wide,) = propose(site, "block_size", x=128, y=2)
+    assert "dim3 grid((target.cols + 127) / 128, (target.rows + 1) / 2);" in after(site, wide).program.data.decode()
