@@ -10,7 +10,19 @@ from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
-from engine.rules.idioms import AXES, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms import (
+    AXES,
+    WARP,
+    StrideLoop,
+    ThreadMap,
+    covers,
+    in_parameters,
+    stride_loop,
+    thread_map,
+    thread_uses_outside,
+)
+from engine.rules.idioms.shared_elements import lasting
+from engine.rules.rows.row_vectorize import shared_by
 
 Shape = tuple[int, int]
 
@@ -37,8 +49,11 @@ class BlockSize:
         if current[2] != 1:
             return
         mapping = thread_map(site)
+        loops = _shared_out(site) if current[1] == 1 else []
         if mapping is not None and free(site, mapping):
             yield from self._by_index(site, mapping, current)
+        elif loops:
+            yield from self._by_stride(site, loops, current)
         elif current[1] == 1:
             yield from self._by_constant(site, current)
 
@@ -63,6 +78,24 @@ class BlockSize:
         edits = _resized(site, mapping, shape, before)
         label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
         yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+
+    def _by_stride(self, site: Site, loops: list[StrideLoop], current: tuple[int, int, int]) -> Proposals:
+        """Kernels whose threads only share out the iterations of loops: any number of them does."""
+        before = site.configs_after({})
+        longest = _longest(site, loops)
+        sizes = [n for n in (64, 128, 256, 512, 1024, 32) if n != current[0] and n <= site.target.max_threads_per_block]
+        for rank, size in enumerate(sizes):
+            edits = site.launch_edits(block=[str(size)])
+            after = site.configs_after(edits) if edits is not None else None
+            if before is None or after is None or any(c.block != (size, 1, 1) for c in after):
+                continue
+            if [c.grid for c in after] != [c.grid for c in before]:
+                continue
+            # Threads beyond the row's length have nothing to do, and few with long rows leave the target idle.
+            fits = longest is not None and longest < current[0] and longest <= size < 2 * max(longest, WARP)
+            yield from proposal(
+                self.name, f"Use blocks of {size} threads", edits, 0.5 if fits else 0.3 - 0.03 * rank, x=size, y=1
+            )
 
     def families(self, site: Site) -> Families:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
@@ -105,9 +138,41 @@ class BlockSize:
             yield from proposal(self.name, f"Use blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
 
 
+def _shared_out(site: Site) -> list[StrideLoop]:
+    """The loops whose iterations a block's threads share out, each for itself; none where a thread's number serves anything else."""
+    loops = [loop for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None]
+    loops = [x for x in loops if shared_by(site, x.start, x.step) == "block" and _by_block(x.step)]
+    if not loops or not _alone(site) or any(lasting(loop) for loop in loops):
+        return []
+    heads = [(loop.node.start_byte, loop.body.start_byte) for loop in loops]
+    for node in walk(site.body):
+        own = node.type == "identifier" and text(node) in ("threadIdx", "blockDim", "warpSize")
+        if own and not any(low <= node.start_byte < high for low, high in heads):
+            return []
+    return loops
+
+
+def _by_block(step: str) -> bool:
+    """Whether a loop's step is the number of the block's threads by that name."""
+    return re.sub(r"\s", "", step).strip("()") == "blockDim.x"
+
+
+def _longest(site: Site, loops: list[StrideLoop]) -> int | None:
+    """The most iterations that a loop has in a timing case."""
+    bounds = [in_parameters(site, loop.bound) for loop in loops]
+    values = [site.value_in(b, case) if b is not None else None for b in bounds for case in site.spec.time]
+    known = [v for v in values if v is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
 def free(site: Site, mapping: ThreadMap) -> bool:
     """Whether no thread looks at others, at its place in the block, or at the size of the block."""
-    if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
+    return not thread_uses_outside(site, mapping.indices) and _alone(site)
+
+
+def _alone(site: Site) -> bool:
+    """Whether no thread looks at what others do, and nothing fixes how many there are."""
+    if site.kernel.shared or site.kernel.launch_bounds:
         return False
     functions = {f.name: f for unit in (*site.headers, site.unit) for f in unit.functions}
     macros = site.function_macros
