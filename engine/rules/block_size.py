@@ -22,7 +22,6 @@ from engine.rules.idioms import (
     thread_uses_outside,
 )
 from engine.rules.idioms.shared_elements import lasting
-from engine.rules.rows.row_vectorize import shared_by
 
 Shape = tuple[int, int]
 
@@ -49,7 +48,7 @@ class BlockSize:
         if current[2] != 1:
             return
         mapping = thread_map(site)
-        loops = _shared_out(site) if current[1] == 1 else []
+        loops = _shared_out(site)
         if mapping is not None and free(site, mapping):
             yield from self._by_index(site, mapping, current)
         elif loops:
@@ -81,21 +80,26 @@ class BlockSize:
 
     def _by_stride(self, site: Site, loops: list[StrideLoop], current: tuple[int, int, int]) -> Proposals:
         """Kernels whose threads only share out the iterations of loops: any number of them does."""
-        before = site.configs_after({})
-        longest = _longest(site, loops)
-        sizes = [n for n in (64, 128, 256, 512, 1024, 32) if n != current[0] and n <= site.target.max_threads_per_block]
-        for rank, size in enumerate(sizes):
-            edits = site.launch_edits(block=[str(size)])
-            after = site.configs_after(edits) if edits is not None else None
-            if before is None or after is None or any(c.block != (size, 1, 1) for c in after):
-                continue
-            if [c.grid for c in after] != [c.grid for c in before]:
-                continue
+        planar = current[1] > 1
+        shapes = _PLANES if planar else tuple((n, 1) for n in (*_LINES, WARP))
+        longest = _longest(site, loops) if not planar else None
+        for rank, shape in enumerate(s for s in shapes if s != current[:2]):
             # Threads beyond the row's length have nothing to do, and few with long rows leave the target idle.
-            fits = longest is not None and longest < current[0] and longest <= size < 2 * max(longest, WARP)
-            yield from proposal(
-                self.name, f"Use blocks of {size} threads", edits, 0.5 if fits else 0.3 - 0.03 * rank, x=size, y=1
-            )
+            fits = longest is not None and longest < current[0] and longest <= shape[0] < 2 * max(longest, WARP)
+            prior = 0.5 if fits else 0.3 - 0.03 * rank
+            yield from self._strided(site, shape, prior, planar=planar)
+
+    def _strided(self, site: Site, shape: Shape, prior: float, *, planar: bool) -> Proposals:
+        before = site.configs_after({})
+        threads = shape[0] * shape[1]
+        block = [str(n) for n in shape] if planar else [str(shape[0])]
+        edits = site.launch_edits(block=block) if threads <= site.target.max_threads_per_block else None
+        after = site.configs_after(edits) if edits is not None else None
+        if before is None or after is None or any(c.block != (*shape, 1) for c in after):
+            return
+        if [c.grid for c in after] == [c.grid for c in before]:
+            label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
+            yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
 
     def families(self, site: Site) -> Families:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
@@ -141,7 +145,7 @@ class BlockSize:
 def _shared_out(site: Site) -> list[StrideLoop]:
     """The loops whose iterations a block's threads share out, each for itself; none where a thread's number serves anything else."""
     loops = [loop for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None]
-    loops = [x for x in loops if shared_by(site, x.start, x.step) == "block" and _by_block(x.step)]
+    loops = [loop for loop in loops if _by_threads(site, loop)]
     if not loops or not _alone(site) or any(lasting(loop) for loop in loops):
         return []
     heads = [(loop.node.start_byte, loop.body.start_byte) for loop in loops]
@@ -152,9 +156,12 @@ def _shared_out(site: Site) -> list[StrideLoop]:
     return loops
 
 
-def _by_block(step: str) -> bool:
-    """Whether a loop's step is the number of the block's threads by that name."""
-    return re.sub(r"\s", "", step).strip("()") == "blockDim.x"
+def _by_threads(site: Site, loop: StrideLoop) -> bool:
+    """Whether the loop begins at the thread's number along an axis, counted from anywhere, and goes on by the block's extent."""
+    axis = re.fullmatch(r"\(*blockDim\.([xy])\)*", re.sub(r"\s", "", loop.step))
+    start = site.scope.index(loop.start)
+    parts = start.split(f"threadIdx.{axis[1]}") if axis and start is not None else None
+    return parts is not None and parts[0].constant == 1 and not parts[1].names() & {"threadIdx", "blockDim"}
 
 
 def _longest(site: Site, loops: list[StrideLoop]) -> int | None:

@@ -185,7 +185,7 @@ def test_threads_that_share_out_a_row_may_be_any_number() -> None:
     )  # the least that leaves no thread without work twice
     edited = [after(site, p) for p in found]
     assert [c.grid for c in edited[0].configs] == [(4096, 1, 1)]
-    assert "row<<<rows, 128>>>" in edited[1].program.data.decode()
+    assert "row<<<rows, 128>>>" in edited[0].program.data.decode()
     assert_equal(site, edited, [{"rows": 3, "cols": 129}, {"rows": 2, "cols": 7}])
 
 
@@ -200,3 +200,26 @@ def test_threads_that_share_out_a_row_may_be_any_number() -> None:
 )
 def test_threads_whose_number_serves_anything_else_stay(old: str, new: str) -> None:
     assert not propose(make(ROW.replace(old, new), ROW_LAUNCH, **ROWS), "block_size")
+
+
+HEADS = """
+__global__ void heads(const float* x, float* y, float* z, int rows, int cols) {
+    for (int c = threadIdx.x; c < cols; c += blockDim.x) {
+        float factor = cosf(0.1f * c);
+        for (int h = threadIdx.y; h < 12; h += blockDim.y) {
+            y[(blockIdx.x * 12 + h) * cols + c] = factor * x[(blockIdx.x * 12 + h) * cols + c];
+        }
+    }
+    for (int c = 16 + threadIdx.x; c < cols; c += blockDim.x) {
+        z[blockIdx.x * cols + c] = 1.0f;
+    }
+}
+"""
+
+
+def test_planes_of_threads_that_share_out_rows_and_heads() -> None:
+    elements = {"x": "12*rows*cols", "y": "12*rows*cols", "z": "rows*cols"}
+    site = make(HEADS, "    heads<<<rows, dim3(32, 8)>>>(x, y, z, rows, cols);", **{**ROWS, "elements": elements})
+    edited = [after(site, p) for p in propose(site, "block_size")]
+    assert {c.block for e in edited for c in e.configs} >= {(32, 4, 1), (64, 4, 1), (32, 32, 1)}
+    assert_equal(site, edited[:4], [{"rows": 3, "cols": 70}])
