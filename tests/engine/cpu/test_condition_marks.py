@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from engine.cpu import CpuMachine
 from engine.cpu.condition_marks import mark_conditions
 from engine.cpu.toolchain import INCLUDE
+from engine.cuda import standins
 from tests.engine.cpu.conftest import Make, launch
 
 
@@ -135,3 +138,9 @@ def test_conversions_round_as_they_are_named(make: Make) -> None:
 def test_the_preprocessor_reads_the_headers_of_its_own_installation(machine: CpuMachine) -> None:
     """Installations share the cache; the precompiled header of one that is gone served builds, and not this."""
     assert str(INCLUDE) not in machine.prepared().header.read_text()
+
+
+@pytest.mark.parametrize("name", ["opencv.cuh", "opencv_modules.cuh", "torch_accessor.cuh", "torch_philox.cuh"])
+def test_conditions_beside_a_header_of_ours_can_be_read(name: str) -> None:
+    header = (Path(standins.__file__).with_suffix("") / name).read_text(encoding="utf-8")
+    assert mark_conditions(f'# 1 "k.cu"\n{header}\n# 1 "end"\n', "k.cu", "end").unread == 0
