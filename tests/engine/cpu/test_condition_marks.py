@@ -70,7 +70,9 @@ def test_a_condition_that_declares_a_variable_is_not_marked() -> None:
 
 def test_what_cannot_be_parsed_is_named() -> None:
     text = '# 7 "k.cu"\n# 1 "k.cu"\nvoid k(int* y) {\n y[0] = = 3 ] ;\n}\n# 1 "end"\n'
-    assert mark_conditions(text, "k.cu", "end").unread == 2
+    marked = mark_conditions(text, "k.cu", "end")
+    assert marked.unread == 2
+    assert marked.unread_in == {"void k(int* y) { y[0] = = 3 ] ; }"}
 
 
 KERNEL = """#define RARE(v) ((v) == 7 ? 1 : 0)
