@@ -42,7 +42,7 @@ def listed(path: Path = LIST) -> list[dict[str, Any]]:
 
 def searched(kernel: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """The row of one kernel; searches it where no result is there."""
-    out = (options.work / kernel["kernel"]).resolve()
+    out = (options.work / re.sub(r"\W+", "_", f"{kernel['file']}_{kernel['kernel']}")).resolve()
     said = ""
     if not (out / "result.json").is_file() and not options.there:
         folder = options.checkouts / kernel["repository"].replace("/", "__")
