@@ -7,7 +7,7 @@ import re
 from tree_sitter import Node
 
 from engine.cuda.parse import walk
-from engine.cuda.syntax import text
+from engine.cuda.syntax import children, text
 
 _PRIMARY = frozenset({
     "identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression",
@@ -55,6 +55,22 @@ def term_text(node: Node) -> str:
     """The expression's text as an operand of a comparison: in parentheses unless it is a sum or binds tighter."""
     sign = node.child_by_field_name("operator") if node.type == "binary_expression" else None
     return text(node) if sign is not None and text(sign) in ("+", "-") else factor_text(node)
+
+
+def addends(node: Node) -> list[Node]:
+    """The terms of a sum as they stand in it: parentheses around sums are gone, casts are not."""
+    while node.type == "parenthesized_expression" and len(children(node)) == 1:
+        node = children(node)[0]
+    sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if (
+        node.type == "binary_expression"
+        and sign is not None
+        and left is not None
+        and right is not None
+        and text(sign) == "+"
+    ):
+        return [*addends(left), *addends(right)]
+    return [node]
 
 
 def with_comments(node: Node, after: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from engine.rewrite import LaunchConfig, OptimlError, Site
 from engine.spec.kernel_spec import KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
@@ -52,11 +55,30 @@ def _instance(program: Program, unit: Unit, step: Step) -> tuple[Kernel, tuple[L
     if not special:
         return general, launches
     own = "".join(step.template_args.split())
-    given = [("".join(launch.template_args.split()), launch) for launch in launches]
-    if own not in special:
-        return general, tuple(launch for arguments, launch in given if arguments not in special)
-    kernel = replace(special[own], name=general.name, qualified=general.qualified)
-    return kernel, tuple(launch for arguments, launch in given if arguments == own)
+    of_special = own in special
+    mine: list[LaunchSite] = []
+    for launch in launches:
+        arguments = "".join(launch.template_args.split())
+        opened, apart = _host(program, launch)
+        if opened and not apart >= ({own} if of_special else special.keys()):
+            return _named(special.get(own, general), general), ()  # it may be of the other definition as well
+        if arguments == own if of_special else arguments not in special:
+            mine.append(launch)
+    return _named(special.get(own, general), general), tuple(mine)
+
+
+def _named(kernel: Kernel, general: Kernel) -> Kernel:
+    return replace(kernel, name=general.name, qualified=general.qualified)
+
+
+def _host(program: Program, launch: LaunchSite) -> tuple[bool, frozenset[str]]:
+    """Whether the host template around a launch leaves its instance open, and for which arguments that template is specialised."""
+    functions = parse(program.files[launch.path], launch.path).functions
+    around = [f for f in functions if f.name == launch.function]
+    parameters = {p.split("=")[0].split()[-1] for f in around for p in f.template_parameters if p.split("=")[0].split()}
+    opened = not launch.template_args or bool(parameters & set(_WORD.findall(launch.template_args)))
+    begin = f"{launch.function}<"
+    return opened, frozenset("".join(f.name[len(begin) : -1].split()) for f in functions if f.name.startswith(begin))
 
 
 def _of(kernel: Kernel, general: Kernel) -> bool:

@@ -20,6 +20,7 @@ from engine.cuda.questions import (
     written,
 )
 from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite.wording import addends, term_text
 from engine.rules.idioms import StrideLoop, stride_loop
 
 _PLAIN = frozenset({"identifier", "number_literal", "binary_expression", "parenthesized_expression"})
@@ -117,8 +118,7 @@ def _by_array(site: Site, declared: Declared, value: Node) -> list[Edit]:
             index = index_of(access)
             if index is None:
                 return []
-            further = text(index) if index.type in ("identifier", "number_literal") else f"({text(index)})"
-            edits.append(Edit(Span(access.start_byte, access.end_byte), f"{array}[{offset} + {further}]"))
+            edits.append(Edit(Span(access.start_byte, access.end_byte), f"{array}[{offset} + {term_text(index)}]"))
         else:
             return []
     if not single:
@@ -136,7 +136,7 @@ def _place(site: Site, declared: Declared, value: Node) -> tuple[str, str] | Non
         index = index_of(target) if target is not None and target.type == "subscript_expression" else None
         terms = [array, index] if array is not None and index is not None else []
     else:
-        terms = list(operands(value, "+"))
+        terms = addends(value)
     if len(terms) < 2 or site.scope.changed(declared):
         return None
     first, *rest = [t for t in terms if t is not None]
@@ -148,8 +148,7 @@ def _place(site: Site, declared: Declared, value: Node) -> tuple[str, str] | Non
         return None
     if set().union(*(names(t) for t in rest)) & written(declared.scope):
         return None
-    texts = [text(t) if t.type != "conditional_expression" else f"({text(t)})" for t in rest]
-    return parameter.name, " + ".join(texts)
+    return parameter.name, " + ".join(term_text(t) for t in rest)
 
 
 def _stored(site: Site) -> frozenset[str]:

@@ -11,7 +11,6 @@ from engine.cuda.questions import (
     compact,
     names,
     number,
-    operands,
     pure,
     strip,
     text,
@@ -19,6 +18,7 @@ from engine.cuda.questions import (
     written,
 )
 from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite.wording import addends, term_text
 from engine.rules.idioms import StrideLoop, definition, stride_loop
 
 _OWN = re.compile(r"threadIdx\.[xy](?:[%&]\(?\w+(?:-1)?\)?)?")
@@ -50,7 +50,7 @@ def own_starts(site: Site) -> Edits | None:
 
 def _segment(site: Site, loop: StrideLoop) -> tuple[str, Node, str] | None:
     """Where the segment begins, the thread's place in it, and its length; None for other loops."""
-    terms = operands(_resolved(site, loop.start), "+")
+    terms = addends(_resolved(site, loop.start))
     own = [t for t in terms if _OWN.fullmatch(compact(_resolved(site, t)))]
     rest = [t for t in terms if t not in own]
     changed = written(loop.body)
@@ -66,7 +66,7 @@ def _segment(site: Site, loop: StrideLoop) -> tuple[str, Node, str] | None:
         return None
     if min(length.terms.values()) < 0 or length.names() & {"threadIdx", "blockIdx"} or length.names() & changed:
         return None
-    return " + ".join(text(t) for t in rest), own[0], length.render()
+    return " + ".join(term_text(t) for t in rest), own[0], length.render()
 
 
 def _resolved(site: Site, node: Node) -> Node:

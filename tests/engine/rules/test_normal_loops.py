@@ -236,3 +236,17 @@ def test_grid_stride_loop_in_64_bits_by_any_launch_that_can_be_read(launch: str)
 def test_launch_through_a_pointer_that_passes_one_buffer_twice() -> None:
     launch = "    auto chosen = wide;\n    chosen<<<132, 128>>>(y, y, n);"
     assert not found(make(WIDE.replace("long long n", "int n"), launch), "row_vectorize")
+
+
+def test_terms_that_bind_less_than_a_sum_keep_their_parentheses() -> None:
+    source = SEGMENT.replace("int first = blockIdx.x * cols;", "int first = 0;").replace(
+        "first + ", "(blockIdx.x << 6) + "
+    )
+    source = source.replace("+ cols;", "+ 64;").replace("bias[i - first]", "bias[threadIdx.x]")
+    site = make(source, SEGMENT_LAUNCH, **{**SEGMENT_ROWS, "elements": {"x": "64*rows", "y": "64*rows", "bias": "64"}})
+    text = plain(site)
+    assert "for (int j = threadIdx.x; j < 64; j += blockDim.x) {" in text
+    assert "y[(blockIdx.x << 6) + j] = x[(blockIdx.x << 6) + j]" in text
+    pointed = POINTED.replace("bias + col;", "bias + (col & -1);").replace("+ *add", "+ add[0] + *add - *add")
+    site = make(pointed, POINTED_LAUNCH, **SEGMENT_ROWS)
+    assert "bias[(col & -1) + 0]" in plain(site)

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from engine.model import Program
 from engine.rewrite.site import Site
 from engine.rules import make_site
 from tests.engine.rules.equality import assert_equal
@@ -64,3 +67,24 @@ def test_edits_of_other_instances_are_those_of_the_template() -> None:
         assert "packs[at] = __hadd2(packs[at], added[c]);" in device(one)
         assert "shifted<half><<<rows, 64>>>" in one.program.data.decode()
     assert_equal(site, edited[:2], SIZES, expression="shifted<float>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "launchers", "visible"),
+    [
+        ("half", "template <typename T> void go(T* x, const T* b, int r, int c) { shifted<T><<<r, 64>>>(x, b, r, c); }", False),
+        (
+            "half",
+            "template <typename T> void go(T* x, const T* b, int r, int c) { shifted<T><<<r, 64>>>(x, b, r, c); }\n"
+            "template <> void go<half>(half* x, const half* b, int r, int c) { shifted<half><<<r, 64>>>(x, b, r, c); }",
+            True,
+        ),
+        ("float", "template <typename T> void go(T* x, const T* b, int r, int c) { shifted<T><<<r, 64>>>(x, b, r, c); }", False),
+    ],
+)  # fmt: skip
+def test_launch_in_a_host_template_is_of_whichever_instance(arguments: str, launchers: str, visible: bool) -> None:
+    site = site_of(arguments)
+    data = site.program.data.replace(b"// host", f"// host\n{launchers}".encode())
+    there = make_site(Program({site.program.kernel_file: data}, site.program.kernel_file), site.spec)
+    assert site.launch_visible
+    assert there.launch_visible == visible
