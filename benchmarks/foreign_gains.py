@@ -40,9 +40,14 @@ def listed(path: Path = LIST) -> list[dict[str, Any]]:
     return [{"repository": r["name"], "commit": r["commit"], **kernel} for r in found for kernel in r["kernels"]]
 
 
+def folder_of(kernel: dict[str, Any]) -> str:
+    """The name of the folder with a kernel's result."""
+    return re.sub(r"\W+", "_", f"{kernel['file']}_{kernel['kernel']}")
+
+
 def searched(kernel: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """The row of one kernel; searches it where no result is there."""
-    out = (options.work / kernel["kernel"]).resolve()
+    out = (options.work / folder_of(kernel)).resolve()
     said = ""
     if not (out / "result.json").is_file() and not options.there:
         folder = options.checkouts / kernel["repository"].replace("/", "__")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.foreign_gains import listed, main, row_of, summary
+from benchmarks.foreign_gains import folder_of, listed, main, row_of, summary
 
 
 def result(ratio: float | None, share: int) -> dict[str, Any]:
@@ -40,9 +40,10 @@ def test_a_kernel_without_a_suggestion_counts_as_one() -> None:
 
 
 def test_results_that_are_there_are_taken(tmp_path: Path) -> None:
-    kernel = listed()[0]["kernel"]
-    (tmp_path / "work" / kernel).mkdir(parents=True)
-    (tmp_path / "work" / kernel / "result.json").write_text(json.dumps(result(2.0, 70)))
+    first = listed()[0]
+    kernel, folder = first["kernel"], tmp_path / "work" / folder_of(first)
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result(2.0, 70)))
     record = tmp_path / "record.json"
     assert (
         main(["--checkouts", str(tmp_path), "--work", str(tmp_path / "work"), "--there", "--record", str(record)]) == 0
@@ -56,3 +57,7 @@ def test_a_checkout_at_another_commit_is_refused(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit):
         main(["--checkouts", str(tmp_path), "--work", str(tmp_path / "work")])
     assert "is not at" in capsys.readouterr().err
+
+
+def test_each_kernel_has_a_folder_of_its_own() -> None:
+    assert len({folder_of(kernel) for kernel in listed()}) == len(listed())

@@ -70,11 +70,15 @@ class MarkedCondition:
 
 @dataclass(frozen=True)
 class Marked:
-    """A text whose conditions report by their number. `unread` is the first line that could not be parsed; 0: none."""
+    """A text whose conditions report by their number.
+
+    `unread` is the first line that could not be parsed, 0 for none; `unread_in` the definitions in which such lines stand.
+    """
 
     text: str
     conditions: tuple[MarkedCondition, ...]
     unread: int = 0
+    unread_in: frozenset[str] = frozenset()
 
 
 def mark_conditions(text: str, name: str, end: str) -> Marked:
@@ -117,8 +121,13 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
     for place, _, _, new in sorted(edits):
         out += [data[at:place], new.encode()]
         at = place
-    wrong = next(_errors(root), None)
-    return Marked(b"".join([*out, data[at:]]).decode(), tuple(conditions), lines(wrong.start_byte) if wrong else 0)
+    wrong = list(_errors(root))
+    return Marked(
+        b"".join([*out, data[at:]]).decode(),
+        tuple(conditions),
+        lines(wrong[0].start_byte) if wrong else 0,
+        frozenset(_definition(node) for node in wrong),
+    )
 
 
 class _SourceLines:
@@ -158,6 +167,13 @@ def _errors(node: Node) -> Iterator[Node]:
     elif node.has_error:
         for child in node.children:
             yield from _errors(child)
+
+
+def _definition(node: Node) -> str:
+    """The text of the definition that holds a node, without line breaks."""
+    while node.parent is not None and node.parent.type not in ("translation_unit", "declaration_list"):
+        node = node.parent
+    return " ".join((node.text or b"").decode(errors="replace").split())
 
 
 def _found(root: Node) -> list[Node]:

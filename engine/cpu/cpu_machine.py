@@ -153,7 +153,7 @@ class CpuMachine:
             raise CompileError("the preprocessor refuses the kernel", path, log=done.log[:_MAX_LOG])
         marks = mark_conditions(done.output.decode("utf-8", "replace"), file_name(path), ENTRIES)
         built = self._built(marks.text, path, spec, strict, _MARK_TIMEOUT_S)
-        return replace(built, conditions=marks.conditions, unread=marks.unread)
+        return replace(built, conditions=marks.conditions, unread=marks.unread, unread_in=marks.unread_in)
 
     def _built(self, translated: str, path: str, spec: KernelSpec, strict: bool, timeout_s: float) -> CpuBinary:
         prepared = self.prepared(spec.compile.std)

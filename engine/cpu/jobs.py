@@ -57,6 +57,7 @@ class CpuBinary:
     path: str  # the kernel's file, as findings name it
     conditions: tuple[MarkedCondition, ...] = ()  # whose outcomes its runs report
     unread: int = 0  # the first line where conditions could not be read; 0: none
+    unread_in: frozenset[str] = frozenset()  # the definitions that hold such lines
     seen: dict[int, int] = field(default_factory=dict, compare=False)  # outcomes in runs that count, as in CpuRun
 
     def saw(self, run: CpuRun) -> None:

@@ -33,8 +33,8 @@ def local_only(
 ) -> bool:
     """Whether the code below the node does only what one thread can do alone.
 
-    Holds where every call is a math function, a cast, one of `allowed`, or a function of the same file that is so, or one of
-    `headers` that takes values only; no barrier, shuffle, atomic, goto, lambda or shared memory occurs, no assembly but an
+    Holds where every call is a math function, a cast, one of `allowed` or a method of one, or a function of the same file that is so,
+    or one of `headers` that takes values only; no barrier, shuffle, atomic, goto, lambda or shared memory occurs, no assembly but an
     approximation in a function, and macros hold plain expressions.
     """
     macros = function_macros(unit.data, unit.path)
@@ -64,7 +64,7 @@ def local_only(
                 return False
             if n.type == "call_expression":
                 name = called(n)
-                if computes(n) or name in allowed or name in _REPEATABLE:
+                if computes(n) or (name or _owner(n)) in allowed or name in _REPEATABLE:
                     continue
                 if name in macros:
                     if any(_UNSAFE_IN_MACRO.search(body) for _, body in macros[name]):
@@ -80,6 +80,14 @@ def local_only(
         return True
 
     return fine(node) and "__shared__" not in text(node)
+
+
+def _owner(call: Node) -> str:
+    """The variable whose method is called: `image` of `image.ptr(y)`; "" for other calls."""
+    function = call.child_by_field_name("function")
+    owner = function.child_by_field_name("argument") if function is not None else None
+    plain = function is not None and function.type == "field_expression" and owner is not None
+    return text(owner) if plain and owner is not None and owner.type == "identifier" else ""
 
 
 def computes(call: Node) -> bool:

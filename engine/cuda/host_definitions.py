@@ -10,7 +10,7 @@ from tree_sitter import Node
 from engine import arith
 from engine.cuda.definitions import declarators
 from engine.cuda.kernel import Span
-from engine.cuda.parse import span, text, walk
+from engine.cuda.parse import once_a_node, span, text, walk
 from engine.errors import SourceError
 
 _BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
@@ -60,7 +60,7 @@ class LocalDefinition:
                         if found.value is None and not found.declaration:
                             raise self.unknown(at, name, f"'{name}' is changed in an unsupported way")
                         return found, list(reversed(fields))
-            looped = parent is not None and parent.type in _LOOPS and any(_assigns(n, name) for n in walk(parent))
+            looped = parent is not None and parent.type in _LOOPS and name in _assigned_names(parent)
             if looped and parent is not None and not self._declared_inside(parent):
                 raise self.unknown(at, name, f"it is in a loop that changes '{name}'")
             current = parent
@@ -109,7 +109,7 @@ class LocalDefinition:
                             if not any(f == text(part) for f, _ in fields):
                                 fields.append((text(part), right))
                             return None
-        if any(_assigns(n, name) for n in walk(statement)):
+        if name in _assigned_names(statement):
             if statement.type == "if_statement":
                 return self._in_branch(statement, fields)
             return Definition(name, None, None, self.path, span(statement), False)
@@ -138,16 +138,19 @@ class LocalDefinition:
         return None
 
 
-def _assigns(node: Node, name: str) -> bool:
-    if node.type == "assignment_expression":
-        left = node.child_by_field_name("left")
-        return left is not None and (text(left) == name or text(left).startswith(f"{name}."))
-    if node.type == "update_expression":
-        argument = node.child_by_field_name("argument")
-        return argument is not None and text(argument) == name
-    if node.type == "pointer_expression":
-        return text(node).replace(" ", "") == f"&{name}"
-    return False
+@once_a_node
+def _assigned_names(node: Node) -> frozenset[str]:
+    """The locals that something below the node assigns, has a member assigned, or whose address is taken."""
+    found: set[str] = set()
+    for part in walk(node):
+        target = None
+        if part.type == "assignment_expression":
+            target = part.child_by_field_name("left")
+        elif part.type == "update_expression" or (part.type == "pointer_expression" and text(part)[:1] == "&"):
+            target = part.child_by_field_name("argument")
+        if target is not None:
+            found.update((text(target), text(target).partition(".")[0]))
+    return frozenset(found)
 
 
 def uncommented(node: Node) -> list[Node]:

@@ -116,7 +116,7 @@ def relaunch(
         for index, value in wanted.items():
             if value is None:
                 continue
-            texts = [_in_host_terms(written, kernel, site) for written in value]
+            texts = [_in_host_terms(written, kernel, site, unit.data) for written in value]
             if index >= len(site.parts):
                 if index > len(site.parts):
                     raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
@@ -181,23 +181,30 @@ def _may_launch(node: Node, name: str, data: bytes) -> bool:
     return in_body and not local and not passed
 
 
-def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite) -> str:
+def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite, data: bytes) -> str:
     passed = {p.name: a for p, a in zip(kernel.parameters, site.arguments, strict=False)}
     if len(site.arguments) != len(kernel.parameters):
         raise SourceError(f"the launch passes {len(site.arguments)} arguments", f"{site.path}:{site.line}")
 
     def replace(match: re.Match[str]) -> str:
-        name = match[0]
+        name, field = match[1], match[2]
         if name not in passed:
-            return name
+            return match[0]
         expression = passed[name].strip()
+        # What is converted to another struct has the field itself, where the host's text says so.
+        converted = re.fullmatch(r"\([\w:<>, ]+\)\s*([A-Za-z_]\w*)", expression) if field else None
+        if converted and re.search(rb"\b%s\b" % re.escape(f"{converted[1]}{field}".encode()), data):
+            return f"{converted[1]}{field}"
+        return f"{plain(expression)}{field}"
+
+    def plain(expression: str) -> str:
         if _EFFECT.search(_PLAIN_CALL.sub("(", expression)):
             raise SourceError(
                 f"the launch passes '{expression[:60]}', which cannot be duplicated", f"{site.path}:{site.line}"
             )
         return expression if re.fullmatch(r"\w+(?:(?:\.|->|::)\w+)*", expression) else f"({expression})"
 
-    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", replace, text)
+    return re.sub(r"(?<![\w.])([A-Za-z_]\w*)((?:\.\w+)*)", replace, text)
 
 
 def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own: Sequence[Span]) -> tuple[Span, str]:

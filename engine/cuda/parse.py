@@ -209,33 +209,19 @@ def _launch_calls(root: Node, read: bytes) -> list[Node]:
 
 
 def _check_depth(root: Node, path: str) -> None:
-    cursor = root.walk()
-    while cursor.depth <= _MOST_DEPTH:  # without a wrapper for each node
-        if cursor.goto_first_child():
-            continue
-        while not cursor.goto_next_sibling():
-            if not cursor.goto_parent():
-                return
-    cursor.reset(root)
-    above = [
-        0
-    ]  # how deep each node above stands; conditions of the preprocessor do not count, as nothing follows them by calls
-    while True:
-        node = cursor.node
-        assert node is not None
-        depth = above[-1] + (not node.type.startswith("preproc_"))
+    """Raises SourceError where nodes stand too deep; conditions of the preprocessor do not count, as nothing follows them by calls."""
+    waiting = [(root, 0)]
+    while waiting:
+        node, above = waiting.pop()
+        depth = above + (not node.type.startswith("preproc_"))
         if depth > _MOST_DEPTH:
             raise SourceError(
                 f"an expression or a statement is nested more than {_MOST_DEPTH} deep", f"{path}:{node.start_point.row + 1}",
                 "split it: each term of a sum and each 'else if' counts as one",
             )  # fmt: skip
-        if cursor.goto_first_child():
-            above.append(depth)
-            continue
-        while not cursor.goto_next_sibling():
-            if not cursor.goto_parent():
-                return
-            above.pop()
+        # What has fewer nodes below it than levels are left goes deep enough nowhere.
+        if depth + node.descendant_count > _MOST_DEPTH:
+            waiting += [(child, depth) for child in reversed(node.children)]
 
 
 class _Reader:

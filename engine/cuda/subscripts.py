@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tree_sitter import Node
 
 from engine.cuda.parse import walk
-from engine.cuda.syntax import children, text
+from engine.cuda.syntax import ancestors, children, inside, names, text
 
 _BRANCHES = frozenset(
     {"if_statement", "conditional_expression", "switch_statement", "for_statement", "while_statement", "do_statement"}
@@ -47,6 +49,46 @@ def is_target(access: Node) -> bool:
         left = parent.child_by_field_name("left")
         return left is not None and left.start_byte <= access.start_byte < left.end_byte
     return parent.type == "update_expression"
+
+
+def always(accesses: Sequence[Node], body: Node) -> bool:
+    """Whether every run of `body` reaches one of the accesses below it: one that is under no condition, or one in each arm of an `if`."""
+
+    def reached(node: Node) -> bool:
+        mine = [a for a in accesses if node.start_byte <= a.start_byte < node.end_byte]
+        if not mine or any(n.type in _JUMPS for n in walk(node)):
+            return False
+        if any(unconditional(a, node) for a in mine):
+            return True
+        if node.type in ("compound_statement", "else_clause"):
+            return any(reached(c) for c in children(node))
+        then, other = (node.child_by_field_name(f) for f in ("consequence", "alternative"))
+        return then is not None and other is not None and reached(then) and reached(other)
+
+    before = max((a.start_byte for a in accesses), default=0)
+    jumps = any(n.type in _JUMPS and n.start_byte < before for n in walk(body))
+    return any(unconditional(a, body) for a in accesses) or (not jumps and reached(body))
+
+
+def in_other_arm(one: Node, other: Node) -> bool:
+    """Whether the two stand in different arms of an `if`, of which a run takes one."""
+    for above in ancestors(one):
+        then = above.child_by_field_name("consequence") if above.type == "if_statement" else None
+        if then is not None and inside(other, above) and inside(one, then) != inside(other, then):
+            return True
+    return False
+
+
+def only_stored(accesses: Sequence[Node], array: str) -> bool:
+    """Whether each of the accesses is the target of a plain `=` whose value does not name the array."""
+    for access in accesses:
+        above = access.parent
+        if above is None or above.type != "assignment_expression" or above.child_by_field_name("left") != access:
+            return False
+        sign, right = above.child_by_field_name("operator"), above.child_by_field_name("right")
+        if sign is None or right is None or text(sign) != "=" or array in names(right):
+            return False
+    return True
 
 
 def unconditional(access: Node, body: Node) -> bool:

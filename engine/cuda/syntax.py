@@ -12,7 +12,7 @@ from engine.cuda.parse import text as text
 from engine.cuda.parse import walk as walk
 
 THREAD_NAMES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize"})
-CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})
+CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "saturate_cast"})  # the last one is OpenCV's
 
 
 def names(node: Node) -> set[str]:

@@ -64,7 +64,8 @@ class AddedConditions:
     def judge(self, built: Built, jobs: Sequence[CpuJob]) -> Guardrail:
         """The guardrail on a watched candidate after its runs; `jobs` are further ones of the original, run where they decide."""
         binary: CpuBinary = built.extra
-        if binary.unread:
+        # What stands in the original as well holds no condition that the edit adds.
+        if binary.unread_in and not binary.unread_in <= self._own_unread():
             return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
         if shared := self._shared(binary, jobs):
             return Guardrail(
@@ -85,6 +86,10 @@ class AddedConditions:
         if built.by_rules:  # a rule's guards are for what no case has; nobody hides a size behind them
             return Guardrail(NAME, "not checked", unmet)
         return Guardrail(NAME, "failed", f"{unmet}: leave it out, or add a check case that meets it")
+
+    def _own_unread(self) -> frozenset[str]:
+        own: CpuBinary = self.watched_original().extra
+        return own.unread_in
 
     def _unseen_in_original(
         self, missing: Mapping[Unseen, MarkedCondition], jobs: Sequence[CpuJob]

@@ -18,6 +18,7 @@ from engine.cuda.effects import local_only, written
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
 from engine.cuda.kernel_scope import Scope
 from engine.cuda.launch import relaunch
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.syntax import children, is_unroll, names, text, walk
 from engine.errors import OptimlError
@@ -111,7 +112,7 @@ class Site:
 
     @cached_property
     def pointers_distinct(self) -> bool:
-        """Whether no two pointers share a buffer: the author promises it of all, or a launch is seen and no caller does it.
+        """Whether no two pointers share a buffer: the author promises it of all, or a launch can be read and no caller does it.
 
         The spec may pass no argument twice. Pointers in structs may point anywhere.
         """
@@ -119,7 +120,10 @@ class Site:
         arguments = [name for parameter, name in given if parameter.pointer]
         unknown = len(set(arguments)) < len(arguments) or any(self.spec.fields(name) for _, name in given)
         promised = all(p.restrict for p in self.kernel.parameters if p.pointer)
-        return not unknown and (promised or shared_buffers(self.program, self.kernel, self.launches) == ())
+        if unknown or promised:
+            return not unknown
+        launches = self.launches or readable_sites(self.program, self.kernel.name)
+        return shared_buffers(self.program, self.kernel, launches) == ()
 
     @property
     def waves(self) -> float:
@@ -135,16 +139,20 @@ class Site:
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
         types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
+        types |= {p.name for p in self.kernel.parameters if not p.pointer}  # function objects, and structs with methods
         return local_only(self.unit, node, allowed | types, lambda: self.headers)
 
     def scalar_values(self, case: Case) -> dict[str, Number]:
-        """The values of the kernel's scalar parameters in one case, as far as they are numbers."""
+        """The values of the kernel's scalar parameters in one case, and of the fields of structs, as far as they are numbers."""
         values: dict[str, Number] = {}
         for parameter, name in zip(self.kernel.parameters, self.spec.steps[self.step].arguments, strict=False):
-            if not parameter.pointer:
+            if parameter.pointer:
+                continue
+            fields = {f"{parameter.name}{a.name.removeprefix(name)}": a.name for a in self.spec.fields(name)}
+            for place, argument_name in (fields or {parameter.name: name}).items():
                 try:
-                    argument = self.spec.argument(name)
-                    values[parameter.name] = evaluate(argument.value or argument.name, case.sizes)
+                    argument = self.spec.argument(argument_name)
+                    values[place] = evaluate(argument.value or argument.name, case.sizes)
                 except (KeyError, ArithmeticError_):
                     continue
         return values
@@ -238,13 +246,17 @@ class Site:
 
     def line_span(self, node: Node) -> Span:
         """The statement with its whole line where nothing else stands on it, so that deleting leaves no empty line."""
+        return self.whole_lines(Span(node.start_byte, node.end_byte))
+
+    def whole_lines(self, span: Span) -> Span:
+        """The span with its whole lines where nothing else stands on them."""
         data = self.unit.data
-        start, end = node.start_byte, node.end_byte
+        start, end = span.start, span.end
         begin = data.rfind(b"\n", 0, start) + 1
         stop = data.find(b"\n", end)
         if stop >= 0 and not data[begin:start].strip() and not data[end:stop].strip():
             return Span(begin, stop + 1)
-        return Span(start, end)
+        return span
 
     def render(self, start: int, end: int, changes: Sequence[tuple[int, int, str]] = ()) -> str:
         """The file's text from `start` to `end` with `(start, end, replacement)` applied, newlines as `\\n`."""

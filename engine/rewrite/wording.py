@@ -7,7 +7,7 @@ import re
 from tree_sitter import Node
 
 from engine.cuda.parse import walk
-from engine.cuda.syntax import text
+from engine.cuda.syntax import children, text
 
 _PRIMARY = frozenset({
     "identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression",
@@ -57,6 +57,22 @@ def term_text(node: Node) -> str:
     return text(node) if sign is not None and text(sign) in ("+", "-") else factor_text(node)
 
 
+def addends(node: Node) -> list[Node]:
+    """The terms of a sum as they stand in it: parentheses around sums are gone, casts are not."""
+    while node.type == "parenthesized_expression" and len(children(node)) == 1:
+        node = children(node)[0]
+    sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if (
+        node.type == "binary_expression"
+        and sign is not None
+        and left is not None
+        and right is not None
+        and text(sign) == "+"
+    ):
+        return [*addends(left), *addends(right)]
+    return [node]
+
+
 def with_comments(node: Node, after: int) -> int:
     """Where the comments begin that stand directly before the node and behind the offset `after`."""
     start, above = node.start_byte, node.prev_sibling
@@ -75,9 +91,9 @@ def ceil_div(expression: str, divisor: int) -> str:
     """`(expression + divisor - 1) / divisor` as a person writes it, for the host side."""
     if divisor == 1:
         return expression
-    simple = re.fullmatch(r"[\w *]+", expression)
+    simple = re.fullmatch(r"[\w. *]+", expression)
     return f"({expression if simple else _wrap(expression)} + {divisor - 1}) / {divisor}"
 
 
 def _wrap(written_text: str) -> str:
-    return written_text if re.fullmatch(r"\w+", written_text) else f"({written_text})"
+    return written_text if re.fullmatch(r"[\w.]+", written_text) else f"({written_text})"

@@ -10,7 +10,18 @@ from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
-from engine.rules.idioms import AXES, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms import (
+    AXES,
+    WARP,
+    StrideLoop,
+    ThreadMap,
+    covers,
+    in_parameters,
+    stride_loop,
+    thread_map,
+    thread_uses_outside,
+)
+from engine.rules.idioms.shared_elements import lasting
 
 Shape = tuple[int, int]
 
@@ -37,8 +48,11 @@ class BlockSize:
         if current[2] != 1:
             return
         mapping = thread_map(site)
+        loops = _shared_out(site)
         if mapping is not None and free(site, mapping):
             yield from self._by_index(site, mapping, current)
+        elif loops:
+            yield from self._by_stride(site, loops, current)
         elif current[1] == 1:
             yield from self._by_constant(site, current)
 
@@ -63,6 +77,29 @@ class BlockSize:
         edits = _resized(site, mapping, shape, before)
         label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
         yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+
+    def _by_stride(self, site: Site, loops: list[StrideLoop], current: tuple[int, int, int]) -> Proposals:
+        """Kernels whose threads only share out the iterations of loops: any number of them does."""
+        planar = current[1] > 1
+        shapes = _PLANES if planar else tuple((n, 1) for n in (*_LINES, WARP))
+        longest = _longest(site, loops) if not planar else None
+        for rank, shape in enumerate(s for s in shapes if s != current[:2]):
+            # Threads beyond the row's length have nothing to do, and few with long rows leave the target idle.
+            fits = longest is not None and longest < current[0] and longest <= shape[0] < 2 * max(longest, WARP)
+            prior = 0.5 if fits else 0.3 - 0.03 * rank
+            yield from self._strided(site, shape, prior, planar=planar)
+
+    def _strided(self, site: Site, shape: Shape, prior: float, *, planar: bool) -> Proposals:
+        before = site.configs_after({})
+        threads = shape[0] * shape[1]
+        block = [str(n) for n in shape] if planar else [str(shape[0])]
+        edits = site.launch_edits(block=block) if threads <= site.target.max_threads_per_block else None
+        after = site.configs_after(edits) if edits is not None else None
+        if before is None or after is None or any(c.block != (*shape, 1) for c in after):
+            return
+        if [c.grid for c in after] == [c.grid for c in before]:
+            label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
+            yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
 
     def families(self, site: Site) -> Families:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
@@ -105,9 +142,44 @@ class BlockSize:
             yield from proposal(self.name, f"Use blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
 
 
+def _shared_out(site: Site) -> list[StrideLoop]:
+    """The loops whose iterations a block's threads share out, each for itself; none where a thread's number serves anything else."""
+    loops = [loop for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None]
+    loops = [loop for loop in loops if _by_threads(site, loop)]
+    if not loops or not _alone(site) or any(lasting(loop) for loop in loops):
+        return []
+    heads = [(loop.node.start_byte, loop.body.start_byte) for loop in loops]
+    for node in walk(site.body):
+        own = node.type == "identifier" and text(node) in ("threadIdx", "blockDim", "warpSize")
+        if own and not any(low <= node.start_byte < high for low, high in heads):
+            return []
+    return loops
+
+
+def _by_threads(site: Site, loop: StrideLoop) -> bool:
+    """Whether the loop begins at the thread's number along an axis, counted from anywhere, and goes on by the block's extent."""
+    axis = re.fullmatch(r"\(*blockDim\.([xy])\)*", re.sub(r"\s", "", loop.step))
+    start = site.scope.index(loop.start)
+    parts = start.split(f"threadIdx.{axis[1]}") if axis and start is not None else None
+    return parts is not None and parts[0].constant == 1 and not parts[1].names() & {"threadIdx", "blockDim"}
+
+
+def _longest(site: Site, loops: list[StrideLoop]) -> int | None:
+    """The most iterations that a loop has in a timing case."""
+    bounds = [in_parameters(site, loop.bound) for loop in loops]
+    values = [site.value_in(b, case) if b is not None else None for b in bounds for case in site.spec.time]
+    known = [v for v in values if v is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
 def free(site: Site, mapping: ThreadMap) -> bool:
     """Whether no thread looks at others, at its place in the block, or at the size of the block."""
-    if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
+    return not thread_uses_outside(site, mapping.indices) and _alone(site)
+
+
+def _alone(site: Site) -> bool:
+    """Whether no thread looks at what others do, and nothing fixes how many there are."""
+    if site.kernel.shared or site.kernel.launch_bounds:
         return False
     functions = {f.name: f for unit in (*site.headers, site.unit) for f in unit.functions}
     macros = site.function_macros

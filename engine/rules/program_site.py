@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from engine.cuda.aliases import included_units
-from engine.cuda.kernel import Unit
+from engine.cuda.kernel import Kernel, LaunchSite, Unit
 from engine.cuda.launch import sites
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse
 from engine.model import Program, Target
 from engine.rewrite import LaunchConfig, OptimlError, Site
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
@@ -30,8 +33,7 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     headers = _headers(program, spec)
     macros = {**_only(headers, "macros"), **unit.macros}
     unit = replace(unit, macros=macros, constants={**_only(headers, "constants"), **unit.constants})
-    kernel = unit.kernel(spec.steps[step].kernel)
-    launches = sites(program, kernel.name)
+    kernel, launches = _instance(program, unit, spec.steps[step])
     configs: list[LaunchConfig] = []
     try:
         spec = relaunched(program, spec)
@@ -40,6 +42,48 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     except OptimlError:
         configs = []
     return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target(), headers)
+
+
+def _instance(program: Program, unit: Unit, step: Step) -> tuple[Kernel, tuple[LaunchSite, ...]]:
+    """The definition that the spec's instance has, and the launches that may be of it.
+
+    A specialisation (`template <> … k<__half>`) goes by the name of its template; what launches it says so.
+    """
+    general = unit.kernel(step.kernel)
+    special = {"".join(k.name.partition("<")[2][:-1].split()): k for k in unit.kernels if _of(k, general)}
+    launches = sites(program, general.name)
+    if not special:
+        return general, launches
+    own = "".join(step.template_args.split())
+    of_special = own in special
+    mine: list[LaunchSite] = []
+    for launch in launches:
+        arguments = "".join(launch.template_args.split())
+        opened, apart = _host(program, launch)
+        if opened and not apart >= ({own} if of_special else special.keys()):
+            return _named(special.get(own, general), general), ()  # it may be of the other definition as well
+        if arguments == own if of_special else arguments not in special:
+            mine.append(launch)
+    return _named(special.get(own, general), general), tuple(mine)
+
+
+def _named(kernel: Kernel, general: Kernel) -> Kernel:
+    return replace(kernel, name=general.name, qualified=general.qualified)
+
+
+def _host(program: Program, launch: LaunchSite) -> tuple[bool, frozenset[str]]:
+    """Whether the host template around a launch leaves its instance open, and for which arguments that template is specialised."""
+    functions = parse(program.files[launch.path], launch.path).functions
+    around = [f for f in functions if f.name == launch.function]
+    parameters = {p.split("=")[0].split()[-1] for f in around for p in f.template_parameters if p.split("=")[0].split()}
+    opened = not launch.template_args or bool(parameters & set(_WORD.findall(launch.template_args)))
+    begin = f"{launch.function}<"
+    return opened, frozenset("".join(f.name[len(begin) : -1].split()) for f in functions if f.name.startswith(begin))
+
+
+def _of(kernel: Kernel, general: Kernel) -> bool:
+    """Whether it is a specialisation of a template."""
+    return kernel.qualified.startswith(f"{general.qualified}<") and kernel.qualified.endswith(">")
 
 
 def _headers(program: Program, spec: KernelSpec) -> tuple[Unit, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from engine.cuda.declarations import declarators
 from engine.cuda.kernel import Parameter
 from engine.cuda.questions import ArithmeticError_, children, evaluate_int, names, pure, span, text, walk, written
-from engine.cuda.subscripts import index_of, is_target, subscripts, unconditional
+from engine.cuda.subscripts import always, index_of, is_target, only_stored, subscripts, unconditional
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
 from engine.rules.idioms import Index, ThreadMap, covered, covers, independent, only_bound, thread_map
@@ -91,8 +91,12 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
         own = [a for a in uses if (i := index_of(a)) is not None and text(i) == name]
         size = pack_size(site, parameter.base)
         others = [a for a in uses if a not in own] if size is not None else []
-        along = [one for a in others if (one := _along(site, mapping, parts, parameter, a)) is not None]
-        if array in changed and len(own) + sum(len(one.accesses) for one in along if len(uses) == 1) != len(uses):
+        alike: dict[str, list[Node]] = {}
+        for access in others:
+            alike.setdefault(text(index_of(access) or access), []).append(access)
+        along = [one for group in alike.values() if (one := _along(site, mapping, parts, parameter, group)) is not None]
+        whole = sum(len(one.accesses) for one in along if len(one.accesses) == len(uses))
+        if array in changed and len(own) + whole != len(uses):
             return None
         found += along
         if not _reached(parts, own) and not _as_long(site, array, mapping.bounds["x"]):
@@ -106,26 +110,27 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
 
 
 def _along(
-    site: Site, mapping: ThreadMap, parts: tuple[Node, ...], parameter: Parameter, access: Node
+    site: Site, mapping: ThreadMap, parts: tuple[Node, ...], parameter: Parameter, accesses: list[Node]
 ) -> _Array | None:
-    """An access whose elements are neighbours where those of the thread's index are; None for others."""
-    name, stored = mapping.indices[0].name, is_target(access)
+    """Accesses of one index whose elements are neighbours where those of the thread's index are; None for others."""
+    access, name, stored = accesses[0], mapping.indices[0].name, any(is_target(a) for a in accesses)
     size = pack_size(site, parameter.base)
     part = next((p for p in parts if p.start_byte <= access.start_byte < p.end_byte), None)
     if (
         size is None
         or part is None
-        or not unconditional(access, part)
+        or any(not part.start_byte <= a.start_byte < part.end_byte for a in accesses)
+        or not always(accesses, part)
         or any(n.type == "return_statement" for n in walk(part))
     ):
         return None
     count = min(_WIDEST // size, _MOST)
     conditions = goes_along(site, access, name, count) if count > 1 else None
-    if conditions is None or (stored and _needs_load(parts, parameter.name, [access])):
+    if conditions is None or (stored and not only_stored(accesses, parameter.name)):
         return None
-    if (stored and part.type != "expression_statement") or _declarations(mapping, access) is None:
+    if _declarations(mapping, access) is None:
         return None
-    return _Array(parameter.name, parameter.base, size, (access,), stored, not stored, conditions)
+    return _Array(parameter.name, parameter.base, size, tuple(accesses), stored, not stored, conditions)
 
 
 def _declarations(mapping: ThreadMap, access: Node) -> tuple[Node, ...] | None:

@@ -206,7 +206,9 @@ template <typename A, typename B, typename R> struct binary_function { typedef A
 
 // Arithmetic of vectors, element by element, with one another and with numbers; what is smaller than an int becomes one, as in C.
 template <typename A, typename B, int N> struct optiml_result {
-    typedef decltype(typename VecTraits<A>::elem_type() + typename VecTraits<B>::elem_type()) elem_type;
+    typedef typename VecTraits<A>::elem_type one_type;  // a name each: the grammar that marks conditions knows no typename in a sum
+    typedef typename VecTraits<B>::elem_type other_type;
+    typedef decltype(one_type() + other_type()) elem_type;
     typedef typename TypeVec<elem_type, N>::vec_type type;
     template <class F> static __device__ __forceinline__ type of(const A& a, const B& b) {
         elem_type made[N];

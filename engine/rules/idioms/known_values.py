@@ -3,7 +3,17 @@
 import re
 from collections import defaultdict
 
-from engine.cuda.questions import ArithmeticError_, declarators, evaluate, is_integer_type, strip, text, walk, written
+from engine.cuda.questions import (
+    ArithmeticError_,
+    compact,
+    declarators,
+    evaluate,
+    is_integer_type,
+    strip,
+    text,
+    walk,
+    written,
+)
 from engine.rewrite import Node, Site, once
 
 _MAX_SUBSTITUTIONS = 8
@@ -36,7 +46,7 @@ def _declares(node: Node) -> bool:
 
 
 def in_parameters(site: Site, expression: Node) -> str | None:
-    """The integer expression in terms of the kernel's scalar parameters and numbers; None where that cannot be.
+    """The integer expression in terms of the kernel's scalar parameters, fields of structs and numbers; None where that cannot be.
 
     Locals that are defined once are replaced by their definitions, constants and macros by their values.
     """
@@ -63,6 +73,8 @@ def in_parameters(site: Site, expression: Node) -> str | None:
             count += 1
             local = definition(site, name)
             return write(local) if local is not None and count <= _MAX_SUBSTITUTIONS else None
+        if node.type == "field_expression":
+            return _field(site, node)
         if node.type == "binary_expression":
             sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
             if sign is None or left is None or right is None or text(sign) not in ("+", "-", "*", "/"):
@@ -76,5 +88,14 @@ def in_parameters(site: Site, expression: Node) -> str | None:
     return write(expression)
 
 
+def _field(site: Site, node: Node) -> str | None:
+    """`image.cols` of a struct that is passed by value and stays as it is, where the spec has a whole number for it."""
+    name = compact(node)
+    owner = next((p for p in site.kernel.parameters if p.name == name.partition(".")[0]), None)
+    if owner is None or owner.pointer or "&" in owner.type or owner.name in written(site.body):
+        return None
+    return name if all(isinstance(site.scalar_values(case).get(name), int) for case in site.cases) else None
+
+
 def _wrap(written_text: str) -> str:
-    return written_text if re.fullmatch(r"\w+", written_text) else f"({written_text})"
+    return written_text if re.fullmatch(r"[\w.]+", written_text) else f"({written_text})"

@@ -14,6 +14,10 @@ _SIZES = {
     "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "int32_t": 4, "uint32_t": 4,
     "double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8,
 }  # fmt: skip
+_OF_SEVERAL = {
+    "half2": 4, "__half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8, "short2": 4, "ushort2": 4,
+    "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short4": 8, "ushort4": 8,
+}  # fmt: skip
 _WIDEST = 16
 
 
@@ -32,7 +36,7 @@ def pack_size(site: Site, kind: str) -> int | None:
 
     Other names for types, template parameters and CUDA's vector types have the size that the spec gives arrays of them.
     """
-    known = element_size(site, kind)
+    known = element_size(site, kind) or (_OF_SEVERAL.get(kind) if kind not in site.type_names else None)
     if known is not None:
         return known
     step = site.spec.steps[site.step]

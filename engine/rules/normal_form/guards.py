@@ -1,9 +1,9 @@
-"""Guards behind the indices that they test, and nothing behind the work: `return;` at the end of a kernel goes."""
+"""Guards behind the indices that they test, before all the work; `return;` at the end of a kernel goes."""
 
 from __future__ import annotations
 
-from engine.cuda.questions import children, declarators, names, pure, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.cuda.questions import assigned, children, declarators, names, pure, text, variables, walk, written
+from engine.rewrite import Edit, Edits, Node, Site, Span, reindent
 from engine.rules.idioms.thread_index import Index, thread_indices
 
 
@@ -27,6 +27,62 @@ def guards_last(site: Site) -> Edits | None:
             edits += [e for s in before if _guard(s) for e in _named(site, s, index)]
         edits = _joined(edits)
     return site.in_file(*edits) if edits else None
+
+
+def work_guarded(site: Site) -> Edits | None:
+    """What is worked out before a guard that does not need it, behind the guard: indices, guard and work are then apart."""
+    statements = children(site.body)
+    at = next(
+        (k for k, s in enumerate(statements) if s.type == "if_statement" and _keeps_from_work(statements, k)), None
+    )
+    guard = statements[at] if at is not None else None
+    condition = guard.child_by_field_name("condition") if guard is not None else None
+    if at is None or guard is None or condition is None or all(s.type == "declaration" for s in statements[:at]):
+        return None
+    moved = [s for s in statements[:at] if s.type != "declaration"]
+    set_there = {n for s in moved for n in written(s)}
+    for statement in statements[:at]:
+        if statement.type == "declaration" and names(statement) & set_there and _has_value(statement):
+            moved.append(statement)
+            set_there |= {n for n, _ in declarators(statement)}
+    moved.sort(key=lambda s: s.start_byte)
+    own = {d.name for s in statements[:at] if s.type == "declaration" for d in variables(s)}
+    if not set_there <= own or set_there & names(condition) or not all(_movable(site, s) for s in moved):
+        return None
+    returns, inner = _guard(guard), guard.child_by_field_name("consequence")
+    if not returns and (inner is None or inner.type != "compound_statement" or not children(inner)):
+        return None
+    place = guard.end_byte if returns else children(inner)[0].start_byte if inner is not None else 0
+    indent = site.indent_at(guard.start_byte if returns else place)
+    spans = [_commented(s) for s in moved]
+    lines = [reindent(site.render(span.start, span.end), site.indent_at(span.start), indent) for span in spans]
+    written_out = "\n".join(lines).lstrip()
+    put = f"\n{indent}{written_out}" if returns else f"{written_out}\n{indent}"
+    return site.in_file(Edit(Span(place, place), put), *(Edit(site.whole_lines(span), "") for span in spans))
+
+
+def _keeps_from_work(statements: list[Node], at: int) -> bool:
+    """Whether it is a guard around all that follows, or before it."""
+    last = at == len(statements) - 1 and statements[at].child_by_field_name("alternative") is None
+    return last or _guard(statements[at])
+
+
+def _commented(statement: Node) -> Span:
+    """The statement with the comment that ends its line."""
+    after = statement.next_sibling
+    own = after is not None and after.type == "comment" and after.start_point[0] == statement.end_point[0]
+    return Span(statement.start_byte, after.end_byte if after is not None and own else statement.end_byte)
+
+
+def _has_value(declaration: Node) -> bool:
+    return any(d.value is not None for d in variables(declaration))
+
+
+def _movable(site: Site, statement: Node) -> bool:
+    """Whether a statement only computes local values: it stores nothing, and the kernel's flow goes on behind it."""
+    leaves = any(n.type in ("return_statement", "goto_statement") for n in walk(statement))
+    targets = (t for n in walk(statement) if (t := assigned(n)) is not None)
+    return not leaves and all(t.type == "identifier" for t in targets) and site.local_only(statement)
 
 
 def _guard(statement: Node) -> bool:

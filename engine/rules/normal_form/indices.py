@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, text, variables
+from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, pure, variables
 from engine.rewrite import Edit, Edits, Site, Span
 from engine.rules.idioms.thread_index import AXES, global_axis, is_wide
 
 _EXTENT = re.compile(r"[A-Za-z_]\w*|blockDim\.[xyz]")
-_BUILT_IN = re.compile(r"(?:threadIdx|blockIdx|blockDim|gridDim)\s*\.\s*[xyz]")
 
 
 def global_indices(site: Site) -> Edits | None:
@@ -37,11 +36,13 @@ def global_indices(site: Site) -> Edits | None:
 
 
 def without_unused(site: Site) -> Edits | None:
-    """Without names for built-in variables that nothing uses: what stays of an index that is written with the built-in ones."""
+    """Without names of whole numbers that nothing uses: what stays of an index that is written with the built-in ones."""
     edits = []
     for statement in children(site.body):
         declared = list(variables(statement)) if statement.type == "declaration" else []
-        if len(declared) != 1 or declared[0].value is None or not _BUILT_IN.fullmatch(text(declared[0].value)):
+        if len(declared) != 1 or declared[0].value is None or declared[0].shape != "scalar":
+            continue
+        if not is_integer_type(declared_type(statement)) or not pure(declared[0].value):
             continue
         if len(site.scope.same(declared[0], declared[0].name, declared[0].scope)) == 1:
             edits.append(Edit(site.line_span(statement), ""))

@@ -68,7 +68,7 @@ def _body(site: Site, found: _WorkCall) -> str | None:
         return None
     start, end = statements[0].start_byte, statements[-1].end_byte
     source = (function.node.text or b"")[start - function.node.start_byte : end - function.node.start_byte].decode()
-    types = _types(site, function, given)
+    types = _types(site, found, given)
     if types is None or source.count("\n") > _MAX_LINES or re.search(r"^\s*#\s*(?!pragma)", source, re.M):
         return None
     # What the function declares and the kernel names as well would become the same.
@@ -121,11 +121,15 @@ def _parameters(function: Function, given: list[Node], types: dict[str, str]) ->
     return lines
 
 
-def _types(site: Site, function: Function, given: list[Node]) -> dict[str, str] | None:
-    """What the function's template parameters stand for, by the arrays that it is given; None where one stays open."""
+def _types(site: Site, work: _WorkCall, given: list[Node]) -> dict[str, str] | None:
+    """What the function's template parameters stand for: as the call says, or by the arrays that it is given; None where one stays open."""
+    function, called_as = work.function, work.call.child_by_field_name("function")
+    while called_as is not None and called_as.type == "qualified_identifier":
+        called_as = called_as.child_by_field_name("name")
+    listed = called_as.child_by_field_name("arguments") if called_as is not None else None
     wanted = [p.split("=")[0].split()[-1] for p in function.template_parameters if p.split("=")[0].split()]
     arrays = {p.name: p for p in site.kernel.parameters if p.pointer}
-    found: dict[str, str] = {}
+    found = dict(zip(wanted, (text(a) for a in children(listed)), strict=False)) if listed is not None else {}
     for parameter, argument in zip(function.parameters, given, strict=True):
         roots = [arrays[n] for n in names(argument) if n in arrays]
         told = parameter.base in wanted and parameter.pointer and len(roots) == 1

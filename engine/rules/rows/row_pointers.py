@@ -1,13 +1,16 @@
 """Pointer parameters, and the local pointers that a kernel derives from them."""
 
-from engine.cuda.questions import assigned, names, operands, pure, text, walk
-from engine.rewrite import Site, once
+from engine.cuda.questions import assigned, called, children, names, operands, pure, text, walk
+from engine.rewrite import Node, Site, once
 from engine.rules.idioms import scalar_pointers
 
 
 @once
 def row_pointers(site: Site) -> dict[str, tuple[str, str]]:
-    """Pointer parameters and local pointers derived from them: name to (element type, parameter)."""
+    """Pointer parameters and local pointers derived from them: name to (element type, parameter).
+
+    A local pointer may be one to other elements, `(const half2*) x`: packs of the parameter's that their author chose.
+    """
     parameters = scalar_pointers(site)
     found = {name: (p.base, name) for name, p in parameters.items()}
     declared: list[str] = []
@@ -28,10 +31,23 @@ def row_pointers(site: Site) -> dict[str, tuple[str, str]]:
             if name_node is None or name_node.type != "identifier" or len(roots) != 1 or not pure(value):
                 continue
             root = roots.pop()
-            terms = [text(t) for t in operands(value, "+")]
-            if root in terms and text(node.child_by_field_name("type") or node) == found[root][0]:
+            kind, pointed = text(node.child_by_field_name("type") or node), _of_elements(value)
+            terms = [text(t) for t in operands(pointed or value, "+")]
+            if root in terms and (pointed is not None or kind == found[root][0]):
                 declared.append(text(name_node))
-                found[text(name_node)] = (found[root][0], found[root][1])
+                found[text(name_node)] = (kind, found[root][1])
     twice = {n for n in declared if declared.count(n) > 1 or n in parameters}
     reassigned = {text(target) for node in walk(site.body) if (target := assigned(node)) is not None}
     return {n: v for n, v in found.items() if n not in twice | reassigned}
+
+
+def _of_elements(value: Node) -> Node | None:
+    """The pointer that is cast to one to other elements; None for other expressions."""
+    if value.type == "cast_expression":
+        inner = value.child_by_field_name("value")
+    else:
+        arguments = value.child_by_field_name("arguments") if value.type == "call_expression" else None
+        inner = children(arguments)[0] if arguments is not None and called(value) == "reinterpret_cast" else None
+    while inner is not None and inner.type == "parenthesized_expression":
+        inner = children(inner)[0]
+    return inner

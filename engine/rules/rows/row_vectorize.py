@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from engine.cuda.questions import declarators, index_of, is_target, pure, unconditional, written
+from engine.cuda.definitions import expression
+from engine.cuda.questions import (
+    Polynomial,
+    always,
+    atom,
+    declarators,
+    in_other_arm,
+    index_of,
+    is_target,
+    number,
+    only_stored,
+    pure,
+    written,
+)
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
 from engine.rewrite.wording import factor_text
@@ -19,7 +32,7 @@ T = TypeVar("T")
 
 _LANE = re.compile(r"threadIdx\.x(?:%(\w+)|&\((\w+)-1\)|&(31))")
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
-_MAX_POINTERS = 4
+_MAX_POINTERS = 8
 _MEETING = re.compile(
     r"__shfl|__sync|__ballot|__any|__all|__reduce|__match|atomic|(?:cg::|cooperative_groups::)?(?:reduce|sync)"
 )
@@ -103,9 +116,10 @@ def alike_loops(site: Site, kept: Callable[[StrideLoop], T | None]) -> list[list
 
 def shared_by(site: Site, first: Node, step: str) -> str:
     """Who shares the iterations of a loop from `first` on: "thread" (0, 1), "warp", "block" or "grid"; "" where the two do not fit."""
-    start, step = _resolved(site, first), step.replace(" ", "").strip("()")
-    local = definition(site, step) if step.isidentifier() else None
-    step = text(local).replace(" ", "").strip("()") if local is not None else step
+    start, local = _resolved(site, first), definition(site, step)
+    step = (text(local) if local is not None else step).replace(" ", "").strip("()")
+    written_step = local or expression(step)
+    each = site.scope.index(written_step) if written_step is not None else None
     written_start = text(start).replace(" ", "") if start is not None else ""
     if written_start == "0" and step == "1":
         return "thread"
@@ -115,14 +129,24 @@ def shared_by(site: Site, first: Node, step: str) -> str:
     value = site.value_of(step)
     if written_start == "threadIdx.x" and (step == "blockDim.x" or value == width[0]):
         return "block"
+    if each is not None and _all_threads(site.scope.index(first), each, width):
+        return "block"
     lane = _LANE.fullmatch(written_start)
     lanes = (32 if lane[3] else site.value_of(lane[1] or lane[2])) if lane is not None else 0
     if lanes == value == 32 and flat and width[0] % 32 == 0:
         return "warp"
     shape = global_axis(start) if start is not None else None
     if shape is not None and shape[0] == "x" and shape[2] == 1:
-        return "grid" if step in (f"{shape[1]}*gridDim.x", f"gridDim.x*{shape[1]}") else ""
+        whole = number(int(shape[1])) if shape[1].isdigit() else atom(shape[1])
+        return "grid" if each == whole.times(atom("gridDim.x")) else ""
     return ""
+
+
+def _all_threads(start: Polynomial | None, step: Polynomial, width: tuple[int, int, int]) -> bool:
+    """Whether the iterations are those of all threads of blocks of two dimensions, one after the other."""
+    flat = ({("threadIdx.x",): 1, ("blockDim.x", "threadIdx.y"): 1}, {("threadIdx.x",): 1, ("threadIdx.y",): width[0]})
+    whole = ({("blockDim.x", "blockDim.y"): 1}, {(): width[0] * width[1]})
+    return start is not None and width[2] == 1 and start.terms in flat and step.terms in whole
 
 
 def _resolved(site: Site, node: Node) -> Node | None:
@@ -149,7 +173,7 @@ def vector_uses(site: Site, loops: list[StrideLoop], *, together: bool) -> list[
             return None
         if together and not _meets(site) and lasting(loop):
             return None  # each thread's own result would be made of other elements
-        here = {u.key for u in uses if unconditional(u.node, loop.body)}
+        here = {u.key for u in uses if always([v.node for v in uses if v.key == u.key], loop.body)}
         if {u.key for u in uses if u.stored} - here:
             return None
         reached |= here
@@ -302,7 +326,8 @@ def _contained(
 ) -> bool:
     """Whether arrays that the loops store are used in these loops alone, at one place per iteration.
 
-    Other threads take other elements afterwards; a thread that reads back what it stored must still be the one.
+    Other threads take other elements afterwards; a thread that reads back what it stored must still be the one. What the other arm of
+    an `if` only stores is not read back.
     """
     keys = {u.key for listed in found for u in listed if pointers[u.pointer][1] in roots}
     if len({(pointers[p][1], b) for p, b in keys}) != len(roots) or len(keys) != len(roots):
@@ -311,7 +336,10 @@ def _contained(
     for node in walk(body):
         if node.type == "identifier" and text(node) in pointers and pointers[text(node)][1] in roots:
             parent = node.parent
-            if parent is None or (parent.type == "subscript_expression" and parent.id not in known):
+            if parent is None:
+                return False
+            own = parent.type != "subscript_expression" or parent.id in known
+            if not own and not (only_stored([parent], text(node)) and in_other_arm(parent, loops[0].node)):
                 return False
     return True
 
@@ -336,10 +364,10 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[RowUse]], 
     indent = site.indent_at(first.node.start_byte)
     start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "
     start += f"{flag} ? {factor_text(first.bound)} / {count} * {count} : 0;"
-    for number, (loop, uses) in enumerate(zip(loops, found, strict=True)):
+    for order, (loop, uses) in enumerate(zip(loops, found, strict=True)):
         outer = site.indent_at(loop.node.start_byte)
         inner = outer + unit
-        lines = [start] if number == 0 else []
+        lines = [start] if order == 0 else []
         lines.append(
             f"{outer if lines else ''}for ({loop.type} {vector} = {text(loop.start)}; {vector} < {whole} / {count}; "
             + (f"++{vector}) {{" if loop.step == "1" else f"{vector} += {loop.step}) {{")
@@ -394,6 +422,9 @@ def _with_pragma(loop: Node) -> int:
 
 def _first_is_plain_store(uses: list[RowUse], loop: StrideLoop) -> bool:
     """Whether every element is stored before it is read, so that the old vector need not be loaded."""
+    nodes = [u.node for u in uses]
+    if only_stored(nodes, uses[0].pointer) and always(nodes, loop.body):
+        return True
     first = min(uses, key=lambda u: u.node.start_byte).node
     parent = first.parent
     if parent is None or parent.type != "assignment_expression" or parent.child_by_field_name("left") != first:

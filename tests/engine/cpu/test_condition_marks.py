@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from engine.cpu import CpuMachine
 from engine.cpu.condition_marks import mark_conditions
 from engine.cpu.toolchain import INCLUDE
+from engine.cuda import standins
 from tests.engine.cpu.conftest import Make, launch
 
 
@@ -67,7 +70,9 @@ def test_a_condition_that_declares_a_variable_is_not_marked() -> None:
 
 def test_what_cannot_be_parsed_is_named() -> None:
     text = '# 7 "k.cu"\n# 1 "k.cu"\nvoid k(int* y) {\n y[0] = = 3 ] ;\n}\n# 1 "end"\n'
-    assert mark_conditions(text, "k.cu", "end").unread == 2
+    marked = mark_conditions(text, "k.cu", "end")
+    assert marked.unread == 2
+    assert marked.unread_in == {"void k(int* y) { y[0] = = 3 ] ; }"}
 
 
 KERNEL = """#define RARE(v) ((v) == 7 ? 1 : 0)
@@ -135,3 +140,9 @@ def test_conversions_round_as_they_are_named(make: Make) -> None:
 def test_the_preprocessor_reads_the_headers_of_its_own_installation(machine: CpuMachine) -> None:
     """Installations share the cache; the precompiled header of one that is gone served builds, and not this."""
     assert str(INCLUDE) not in machine.prepared().header.read_text()
+
+
+@pytest.mark.parametrize("name", ["opencv.cuh", "opencv_modules.cuh", "torch_accessor.cuh", "torch_philox.cuh"])
+def test_conditions_beside_a_header_of_ours_can_be_read(name: str) -> None:
+    header = (Path(standins.__file__).with_suffix("") / name).read_text(encoding="utf-8")
+    assert mark_conditions(f'# 1 "k.cu"\n{header}\n# 1 "end"\n', "k.cu", "end").unread == 0

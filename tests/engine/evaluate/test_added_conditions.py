@@ -83,9 +83,11 @@ def test_what_the_original_leaves_unmet_in_the_same_words_is_excused_and_nothing
     assert "no check met line 3: 'n%97==5'" in verdict.detail
 
 
-def test_what_cannot_be_read_is_refused() -> None:
-    binary = CpuBinary(Path("k.so"), SPEC, "k.cu", unread=12)
-    assert "line 12" in _judge(binary, binary, {}).detail
+def test_what_cannot_be_read_is_refused_unless_it_is_the_originals() -> None:
+    own = CpuBinary(Path("k.so"), SPEC, "k.cu", unread=7, unread_in=frozenset({"int f = = 1;"}))
+    edited = replace(own, unread=12, unread_in=frozenset({"int f = = 1;", "int g = = 1;"}))
+    assert "line 12" in _judge(edited, own, {}).detail
+    assert _judge(replace(own, unread=9), own, {}).verdict == "passed"
 
 
 BOUNDED = {

@@ -1,6 +1,7 @@
 import pytest
 
-from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, host, make, one, propose
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, after, compiles, device, host, make, one, propose
 
 PLANE = """
 __global__ void copy(const float* x, float* y, int rows, int cols) {
@@ -159,3 +160,66 @@ __global__ void sums(const float* x, float* y, int rows, int cols) {
 """
     launch = "    int threads = 256;\n    sums<<<(rows + 7) / 8, threads>>>(x, y, rows, cols);"
     assert not propose(make(source, launch, **PLANE_SIZES), "block_size")
+
+
+ROW = """
+__global__ void row(const float* x, float* y, int rows, int cols) {
+    for (int c = threadIdx.x; c < cols; c += blockDim.x) {
+        y[blockIdx.x * cols + c] = 2.0f * x[blockIdx.x * cols + c];
+    }
+}
+"""
+ROW_LAUNCH = "    row<<<rows, 256>>>(x, y, rows, cols);"
+ROWS = {
+    "sizes": [{"rows": 4096, "cols": 100}],
+    "check": [{"rows": 3, "cols": 129}],
+    "elements": {"x": "rows*cols", "y": "rows*cols"},
+}
+
+
+def test_threads_that_share_out_a_row_may_be_any_number() -> None:
+    site = make(ROW, ROW_LAUNCH, **ROWS)
+    found = propose(site, "block_size")
+    assert (
+        max(found, key=lambda p: p.prior).parameters["x"] == 128
+    )  # the least that leaves no thread without work twice
+    edited = [after(site, p) for p in found]
+    assert [c.grid for c in edited[0].configs] == [(4096, 1, 1)]
+    assert "row<<<rows, 128>>>" in edited[0].program.data.decode()
+    assert_equal(site, edited, [{"rows": 3, "cols": 129}, {"rows": 2, "cols": 7}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("        y[", "        if (threadIdx.x == 0) y["),
+        ("    for (", "    __shared__ float s[2]; s[0] = 0.0f;\n    for ("),
+        ("c += blockDim.x", "c += 256"),
+        ("c < cols;", "c < cols && blockDim.x > 1;"),
+    ],
+)
+def test_threads_whose_number_serves_anything_else_stay(old: str, new: str) -> None:
+    assert not propose(make(ROW.replace(old, new), ROW_LAUNCH, **ROWS), "block_size")
+
+
+HEADS = """
+__global__ void heads(const float* x, float* y, float* z, int rows, int cols) {
+    for (int c = threadIdx.x; c < cols; c += blockDim.x) {
+        float factor = cosf(0.1f * c);
+        for (int h = threadIdx.y; h < 12; h += blockDim.y) {
+            y[(blockIdx.x * 12 + h) * cols + c] = factor * x[(blockIdx.x * 12 + h) * cols + c];
+        }
+    }
+    for (int c = 16 + threadIdx.x; c < cols; c += blockDim.x) {
+        z[blockIdx.x * cols + c] = 1.0f;
+    }
+}
+"""
+
+
+def test_planes_of_threads_that_share_out_rows_and_heads() -> None:
+    elements = {"x": "12*rows*cols", "y": "12*rows*cols", "z": "rows*cols"}
+    site = make(HEADS, "    heads<<<rows, dim3(32, 8)>>>(x, y, z, rows, cols);", **{**ROWS, "elements": elements})
+    edited = [after(site, p) for p in propose(site, "block_size")]
+    assert {c.block for e in edited for c in e.configs} >= {(32, 4, 1), (64, 4, 1), (32, 32, 1)}
+    assert_equal(site, edited[:4], [{"rows": 3, "cols": 70}])

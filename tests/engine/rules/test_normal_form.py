@@ -383,3 +383,10 @@ def test_values_that_a_variable_takes_one_after_the_other_get_names() -> None:
 def test_variables_that_a_branch_sets_keep_their_name(old: str, new: str) -> None:
     form = normal_form(make(PERMUTED.replace(old, new), PERMUTED_LAUNCH, **PERMUTED_SIZES))
     assert form is None or "rest2" not in device(form.site)
+
+
+def test_template_arguments_of_a_call_are_those_that_it_names() -> None:
+    source = HELPED.replace("template <typename T>", "template <typename A, typename T>").replace("float sum", "A sum")
+    site = make(source.replace("    scaled(x", "    scaled<double>(x"), HELPED_LAUNCH, **HELPED_ROWS)
+    assert "double sum = 0.0f;" in plain(site)
+    assert_equal(site, found(site, "row_vectorize"), SMALL)
