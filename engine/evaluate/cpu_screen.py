@@ -14,7 +14,7 @@ from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
-from engine.evaluate.cpu_controls import controls, exchanges, independent, unwritten
+from engine.evaluate.cpu_controls import Controls, Exchange, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_noise import KnownNoise
@@ -214,8 +214,7 @@ class CpuScreen:
             self._noise.record(item)
         problems = unwritten(self._spec, known, self._cases) or self._repeats(known, again)
         if not problems:
-            problems = controls(self._spec, known, lambda item, outputs: self._noise.compare(item, outputs) is not None)
-            problems += self._independent(binary, known)
+            problems = self._controls(binary, known)
         self._known = screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
 
@@ -324,21 +323,18 @@ class CpuScreen:
                 return [f"case {failure.case}: {_ORDER}, {failure.reason}"]
         return []
 
-    def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
-        """Inputs that no output depends on, tried by exchanging one input at a time."""
-        items = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
-        exchanged = []
-        for item in items:
-            fresh, _ = self._inputs(item.case, item.family, self._random.getrandbits(40))
-            exchanged += exchanges(self._spec, item, fresh)
+    def _controls(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         assert self._original is not None
         launches = self._original.launches
-        jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in exchanged]
-        runs = self._machine.run_many(binary, jobs) if jobs else []
-        return independent(
-            (each.name, bool(run.findings) or self._noise.compare(each.of, run.outputs) is not None)
-            for each, run in zip(exchanged, runs, strict=True)
-        )
+
+        def run(drawn: Sequence[Exchange]) -> Sequence[CpuRun]:
+            jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in drawn]
+            return self._machine.run_many(binary, jobs) if jobs else []
+
+        declared = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
+        fresh = [self._inputs(k.case, k.family, self._random.getrandbits(40))[0] for k in declared]
+        found = Controls(self._spec, run, lambda item, outputs: self._noise.compare(item, outputs) is not None)
+        return [*found.accepted(known, declared), *found.independent(declared, fresh)]
 
     # ---- candidates
 

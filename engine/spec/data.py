@@ -218,6 +218,17 @@ def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, 
     return values
 
 
+def any_bits(dtype: DType, lanes: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Any numbers of a type, on the host: whatever a kernel makes of the others, it gives these back where it only moves them. No NaN."""
+    drawn = np.frombuffer(rng.bytes(lanes * dtype.storage.itemsize), dtype.storage).copy()
+    if dtype.kind == "bool":
+        drawn &= 1
+    elif dtype.kind == "float":
+        with np.errstate(invalid="ignore"):
+            drawn[np.isnan(dtype.to_float64(drawn))] = 0  # moves need not keep the bits of one
+    return drawn
+
+
 class Tiles:
     """First contents of all buffers, on the host, of at most `most` elements each: repeated, they fill a buffer of any size.
 
