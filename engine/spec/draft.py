@@ -24,7 +24,7 @@ from engine.spec.drafted_callers import (
     set_products,
 )
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
+from engine.spec.drafted_contents import is_index, named, set_absent, set_by_block, set_fill
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
@@ -308,7 +308,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         ]
     _set_roles(usage, parts, sizes, way)
     if reach.touched and not reach.ended:
-        set_absent(parts, passed_null(program, kernel, template_args), reach.touched)
+        set_absent(parts, passed_null(program, kernel, template_args), named(program, usage), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":

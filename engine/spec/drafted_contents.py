@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from engine.cuda.macros import function_macros, object_macros
+from engine.cuda.parse import names_in
+from engine.model import Program
 from engine.spec.drafted_parts import Part
 from engine.spec.dtypes import parse_dtype
 from engine.spec.indirect import Indirect
@@ -13,16 +17,38 @@ from engine.spec.shapes import MAX_CHECKED
 from engine.spec.usage import Usage
 
 ABSENT = "assumed: not given, as some launch passes none"
+UNUSED = "assumed: one element, as the kernel does not use it"
 
 
-def set_absent(parts: Sequence[Part], null: Collection[str], touched: Collection[str]) -> None:
-    """One element for each buffer that is null at some launch and that no trial touched, while there were some."""
+def set_absent(parts: Sequence[Part], null: Collection[str], used: Collection[str], touched: Collection[str]) -> None:
+    """One element for each buffer that no trial touched, while there were some, where it is null at some launch, or not `used`."""
     for part in parts:
-        if part.argument.role != "scalar" and part.argument.name in null and part.argument.name not in touched:
+        name = part.argument.name
+        if part.argument.role == "scalar" or name in touched or part.argument.symbol:
+            continue
+        if name in null or name not in used:
             part.argument, part.extent = replace(part.argument, role="in"), "1"
-            part.notes = [ABSENT]
+            part.notes = [ABSENT if name in null else UNUSED]
 
 
+def named(program: Program, usage: Usage) -> set[str]:
+    """The buffers that the kernel names, itself or by macros that its files define; and all in structs."""
+    texts: dict[str, list[str]] = {}
+    for path, data in program.files.items():
+        if path.endswith(".toml"):
+            continue
+        for name, written in object_macros(data, path).items():
+            texts.setdefault(name, []).extend(written)
+        for name, bodies in function_macros(data, path).items():
+            texts.setdefault(name, []).extend(body for _, body in bodies)
+    words, new = set[str](), names_in(usage.body)
+    while new:
+        words |= new
+        new = {word for macro in new & texts.keys() for each in texts[macro] for word in _WORD.findall(each)} - words
+    return {name for name in usage.uses if name in words or "." in name}
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _NARROW = 1 << 15  # values of 16 bits: whole numbers of more are mostly indices or labels
 
 
@@ -32,7 +58,7 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
     if argument.role not in ("in", "inout"):
         return
     dtype = parse_dtype(argument.type)
-    if ABSENT in part.notes:
+    if {ABSENT, UNUSED} & {*part.notes}:
         part.argument = replace(argument, fill=Fill("constant", "0"))
     elif argument.role == "inout" and usage.uses[argument.name].atomic:
         part.argument = replace(argument, fill=Fill("constant", "0"))
