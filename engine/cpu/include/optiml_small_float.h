@@ -66,8 +66,6 @@
     OPTIML_INLINE S_ __hfma_sat(S_ a, S_ b, S_ c) { return S_(optiml::saturate(__hfma(a, b, c))); }                        \
     OPTIML_INLINE S_ __hmax(S_ a, S_ b) { return S_(__builtin_fmaxf(a, b)); }                                             \
     OPTIML_INLINE S_ __hmin(S_ a, S_ b) { return S_(__builtin_fminf(a, b)); }                                             \
-    OPTIML_INLINE S_ max(S_ a, S_ b) { return __hmax(a, b); }                                                            \
-    OPTIML_INLINE S_ min(S_ a, S_ b) { return __hmin(a, b); }                                                            \
     OPTIML_INLINE S2 __hmax2(S2 a, S2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                             \
     OPTIML_INLINE S2 __hmin2(S2 a, S2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                             \
     OPTIML_SMALL_FUNCTION(S_, S2, hexp, h2exp, __builtin_expf)                                                         \
