@@ -24,7 +24,7 @@ from engine.spec.drafted_callers import (
     set_products,
 )
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_contents import is_index, named, set_absent, set_by_block, set_fill
+from engine.spec.drafted_contents import is_index, named, set_absent, set_by_block, set_fill, stored_at
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
@@ -32,7 +32,7 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
 from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
-from engine.spec.indirect import ROWS, indirect
+from engine.spec.indirect import ROWS, indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.related_values import set_values
 from engine.spec.shapes import (
@@ -427,6 +427,9 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     found = {name: table for name, table in tables.items() if table is not None}
+    for name, index in stored_at(usage, [p.argument for p in parts], found).items():
+        if index in extents and index not in found:
+            found[name] = scattered(found[name], extents[index].text)
     assumed = tuple(p.argument.name for p in parts if ASSUMED in p.notes and p.argument.role == "scalar")
     return Reach(extents, found, {*trials}, way.runs.probe is not None, ended, assumed)
 

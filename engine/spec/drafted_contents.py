@@ -76,13 +76,30 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
             part.argument = replace(argument, fill=Fill("constant", "0"))
             part.notes.append("assumed: zero")
             return
-        low = "0"
+        low, stored = "0", stored_at(usage, [*arguments.values()], tables)
+        if (
+            targets
+            and most > MAX_CHECKED
+            and any(argument.name == found for found in stored.values())
+            and targets == [argument.size]
+        ):
+            part.argument = replace(argument, fill=Fill("permutation"))
+            part.notes.append("assumed: each index once, as results are stored there")
+            return
         if targets:
             high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
         elif not into and dtype.kind == "int" and dtype.limits[0] < 0 and most <= _NARROW and not part.opaque:
             low = f"-{high}"  # quantised values, not indices: who takes them for unsigned is wrong
         part.argument = replace(argument, fill=Fill("integers", low, high))
         part.notes.append("assumed: the range of its values")
+
+
+def stored_at(usage: Usage, arguments: Sequence[Argument], tables: Collection[str]) -> dict[str, str]:
+    """Of tables whose elements are stored, and by no atomic, those with one buffer of indices, with that."""
+    indices = [a.name for a in arguments if is_index(a)]
+    found = {name: [i for i in indices if name in usage.indexed_by(i)] or indices for name in tables}
+    stored = {name for name in tables if usage.uses[name].stored and not usage.uses[name].atomic}
+    return {name: own[0] for name, own in found.items() if name in stored and len(own) == 1 and own[0] != name}
 
 
 def is_index(argument: Argument) -> bool:

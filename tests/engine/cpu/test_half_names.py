@@ -22,5 +22,5 @@ void run(const {type}* x, {type}* y, int n) {{ k<<<(n + 255) / 256, 256>>>(x, y,
 
 @pytest.mark.parametrize(("header", "type"), [("cuda_fp16", "__half"), ("cuda_bf16", "__nv_bfloat16")])
 def test_a_file_may_define_its_own_min_and_max(tmp_path: Path, header: str, type: str) -> None:
-    """"redefinition of 'half min(half, half)'": CUDA has `__hmin` alone."""
+    """ "redefinition of 'half min(half, half)'": CUDA has `__hmin` alone."""
     assert not tried(OWN.format(header=header, type=type), tmp_path).missing

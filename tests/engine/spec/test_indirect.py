@@ -19,6 +19,7 @@ Reach = Callable[[Mapping[str, int], int], int]  # sizes, every index -> element
         ("nd", lambda s, i: (i + 1) * s["d"] * s["d"], Indirect(f"{ROWS}*d*d", "")),
         ("btv", lambda s, i: (s["b"] * s["t"] - 1) * s["v"] + i + 1, Indirect("b*t*v", "v")),
         ("n", lambda s, i: i + 1, Indirect("n", "n")),
+        ("n", lambda s, i: i + 2, Indirect("n + 1", "n")),
         ("nm", lambda s, i: (s["n"] - 1) + i * s["n"] + 1, Indirect(f"{ROWS}*n", "")),
         ("n", lambda s, i: s["n"], None),
         ("n", lambda s, i: s["n"] - i, None),
