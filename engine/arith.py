@@ -48,6 +48,7 @@ _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Number]]] = {
     "floor": (1, math.floor),
     "sqrt": (1, math.sqrt),
     "round_up": (2, lambda a, b: _cdiv(a, b) * b),
+    "ceil_log2": (1, lambda a: max(0, math.ceil(a) - 1).bit_length()),
 }
 
 

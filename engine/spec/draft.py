@@ -12,6 +12,7 @@ from engine.cuda.parse import parse
 from engine.errors import UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
+from engine.spec.divisors import with_divisors
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_callers import (
     is_launched,
@@ -294,6 +295,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
+    parts = with_divisors(program, kernel, parts)
     way = replace(way, products=set_products(parts, way.products))
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = set_strides(parts, way.hosts, usage, template_args)

@@ -110,12 +110,17 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found += [f"cdiv({p}, {k})" for k in _CEILS for p in simple]
     found += [f"round_up({p}, {k})" for k in _CEILS for p in simple]
     found += [f"cdiv({a}, {k})*{b}" for k in _CEILS for a, b in permutations(names, 2)]
-    # Rows of several parts side by side: chosen and shared ones, queries with keys and values.
+    return tuple(dict.fromkeys([*found, *_sums(names)]))
+
+
+def _sums(names: Sequence[str]) -> list[str]:
+    """Rows of several parts side by side: chosen and shared ones, queries with keys and values."""
+    found = []
     for a, b in permutations(names, 2):
         rest = [n for n in names if n not in (a, b)]
         sums = [f"({a} + 2*{b})", *([f"({a} + {b})"] if names.index(a) < names.index(b) else [])]
         found += [f"{of}*{p}" for of in sums for p in (*rest, *map("*".join, combinations(rest, 2)))]
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] = ()) -> Extent | None:
@@ -134,7 +139,7 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] 
     for text in candidates(names):
         if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
-    for text in products(names) if len(trials) > 1 else ():
+    for text in [*products(names), *_sums(names)] if len(trials) > 1 else ():
         values = [value_at(text, sizes) or 0 for sizes, _ in trials]
         times, rest = divmod(trials[0][1], values[0]) if values[0] else (0, 1)
         if times > 1 and not rest and all(touched == times * v for (_, touched), v in zip(trials, values, strict=True)):

@@ -20,7 +20,8 @@ class Indirect:
 
 def scattered(table: Indirect, count: str) -> Indirect:
     """A table that results are stored in, at as many different rows as there are indices."""
-    return table if table.high else Indirect(f"{count}*{table.size.removeprefix(f'{ROWS}*')}", count)
+    rows = f"{ROWS}*"
+    return Indirect(f"{count}*{table.size[len(rows) :]}", count) if table.size.startswith(rows) else table
 
 
 def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
@@ -46,4 +47,7 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
         for name in names:
             if all(value_at(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
                 return Indirect(size, name)
+    last = fit([(sizes, low) for sizes, low, _ in both])  # of a row that is not read to its end, or beyond it
+    if step.text != "1" and last is not None and last.exact:
+        return Indirect(f"{ROWS - 1}*{step.text} + {last.text}", "")
     return None

@@ -10,7 +10,7 @@ _STRIDE = frozenset({"stride", "pitch", "step", "ld"})
 _LEADING = re.compile(r"ld[abcd]")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
 _GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
-EXTENT = re.compile(r"ne(?P<of>\d?)\d")  # ggml's extents
+EXTENT = re.compile(r"ne(?P<of>\d?)\d(?:_[a-z]+)?")  # ggml's extents, some with the tensor's name behind
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _STORAGE = frozenset({"data", "ptr", "d", "p", "buf", "in", "dev"})  # of a pointer's name: not what it points to
 # The dimensions of tensors by the words that people write for them, with those of the sizes that count them.
@@ -206,6 +206,7 @@ def _is_of(tensor: str, word: str) -> bool:
 def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
+    own = {name.partition("_")[0]: name for name in counted if EXTENT.fullmatch(name)}
     extents = {match["of"]: None for match in map(EXTENT.fullmatch, counted) if match}
     for name in given.names:  # the result's extents, where the host launches as many blocks as the source has rows
         source = f"ne0{name[2:]}"
@@ -216,7 +217,7 @@ def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
             continue  # `s1` is many things elsewhere
         tensors = [t for t in (match["of"], *extents) if t in extents]
         within = [
-            next((name for t in tensors if (name := f"ne{t}{dim}") in counted), "") for dim in range(int(match["dim"]))
+            next((own[name] for t in tensors if (name := f"ne{t}{dim}") in own), "") for dim in range(int(match["dim"]))
         ]
         factors = [str(given.item if given.item > 1 else _FLOAT)] if match["what"] == "nb" else []  # through `char*`
         if all(within):
