@@ -403,6 +403,10 @@ def _defined(data: bytes, path: str) -> tuple[tuple[str, str], ...]:
                 and (space := _space(above)) is not None
             ):
                 found.append((text(name), space))
+        elif node.type == "init_declarator" and node.parent is not None and node.parent.type == "declaration":
+            name = node.child_by_field_name("declarator")
+            if name is not None and text(name) in unit.constants and (space := _space(node)) is not None:
+                found.append((text(name), space))
     found += [(name, "") for name in (*unit.constants, *unit.macros) if name not in dict(found)]
     return tuple(found)
 
