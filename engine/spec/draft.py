@@ -437,6 +437,8 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
+    if len(sizes) > _MANY_SIZES + 2:  # the host's count blocks: with the largest values a launch would not end in time
+        sizes = [*way.hosts, *(each for each in sizes if each not in way.hosts)]
     return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided, tile=way.tile)
 
 

@@ -110,7 +110,12 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found += [f"cdiv({p}, {k})" for k in _CEILS for p in simple]
     found += [f"round_up({p}, {k})" for k in _CEILS for p in simple]
     found += [f"cdiv({a}, {k})*{b}" for k in _CEILS for a, b in permutations(names, 2)]
-    return tuple(dict.fromkeys([*found, *_sums(names)]))
+    found += _sums(names)
+    # Rows of which the last one is not read to its end: `x[row * pitch + i]`, i below the width.
+    for row, pitch, width in permutations(names, 3):
+        found.append(f"({row} - 1)*{pitch} + {width}")
+        found += [f"(({row} - 1)*{pitch} + {width})*{n}" for n in names if n not in (row, pitch, width)]
+    return tuple(dict.fromkeys(found))
 
 
 def _sums(names: Sequence[str]) -> list[str]:
