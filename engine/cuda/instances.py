@@ -170,7 +170,10 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
     if host is None:
         return
     followed = False
+    inside = [f for f in hosts if f.name == host.name]
     for given, origin, caller in _uses(program, host):
+        if origin.path == place.path and any(_around(f, origin.at) for f in inside):
+            continue  # by itself, or one of the same name in another namespace
         bound = _bound(host, given)
         if bound is not None:
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"

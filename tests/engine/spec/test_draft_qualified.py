@@ -28,3 +28,27 @@ void run(const float* x, float* y, int n) {
     )
     assert not made.missing
     assert made.spec.steps[0].template_args in ("4", "128 / outer::inner::SIDE")
+
+
+def test_a_host_template_that_calls_its_namesake_of_another_namespace(tmp_path: Path) -> None:
+    """The call inside of it counted as a use of itself: both types were the last one."""
+    made = tried(
+        """
+namespace inner {
+template <typename I, typename T> __global__ void k(const I* at, const T* x, T* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[at[i]];
+}
+template <typename I, typename T> void gather(const I* at, const T* x, T* y, int n) {
+    k<I, T><<<(n + 255) / 256, 256>>>(at, x, y, n);
+}
+}
+template <int DEVICE, typename I, typename T> void gather(const I* at, const T* x, T* y, int n) {
+    inner::gather<I, T>(at, x, y, n);
+}
+template void gather<1, int, double>(const int*, const double*, double*, int);
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert made.spec.steps[0].template_args == "int, double"
