@@ -42,5 +42,5 @@ void run(const {type}* x, {type}* y, unsigned short* z, int n) {{ k<<<(n + 255) 
 
 @pytest.mark.parametrize(("header", "type"), [("cuda_fp16", "__half"), ("cuda_bf16", "__nv_bfloat16")])
 def test_the_bits_of_a_number_are_a_struct_with_x(tmp_path: Path, header: str, type: str) -> None:
-    """"'using __half_raw = struct __half' has no member named 'x'"."""
+    """ "'using __half_raw = struct __half' has no member named 'x'"."""
     assert not tried(RAW.format(header=header, type=type), tmp_path).missing

@@ -61,6 +61,8 @@ def test_a_prepared_divisor_is_a_size(
 
 
 def test_three_numbers_that_nothing_divides_by_are_none(tmp_path: Path) -> None:
-    code = DIVIDED.format(name="by", divisor="cols", more="", passed="", blocks="cols").replace("(high + n) >> by.y", "high + by.y")
+    code = DIVIDED.format(name="by", divisor="cols", more="", passed="", blocks="cols").replace(
+        "(high + n) >> by.y", "high + by.y"
+    )
     made = tried(code, tmp_path)
     assert made.spec.argument("by").value == "1"
