@@ -330,7 +330,7 @@ class _Slicer:
                 return "extern" not in words and not foreign(item.tokens) and not self._calls_host(item)
             return any(word in ("struct", "class", "union", "enum") for word in head)
         if item.kind in ("typedef", "using"):
-            return not foreign(item.tokens)
+            return not foreign(item.tokens, self.namespaces)
         if item.kind == "type":
             return True
         return bool(self._expanded(head) & (_DEVICE - {"constexpr"}))
