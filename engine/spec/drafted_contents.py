@@ -49,6 +49,7 @@ def named(program: Program, usage: Usage) -> set[str]:
 
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_SMALL = "60"  # bytes up to which make finite, small fractions of every width, whatever the kernel takes them for
 _NARROW = 1 << 15  # values of 16 bits: whole numbers of more are mostly indices or labels
 
 
@@ -69,8 +70,7 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
             into = [*tables]  # what moves what they reach can only be its contents
         targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
         most = int(dtype.limits[1]) + 1
-        # Bytes up to 60 make finite, small fractions of every width, whatever the kernel takes them for.
-        high = "2" if dtype.kind == "bool" else "60" if part.opaque else str(min(most, 256))
+        high = "2" if dtype.kind == "bool" else _SMALL if part.opaque else str(min(most, 256))
         if argument.size == "1" and not targets:
             # A single number mostly switches the kernel off (`if (*noop) return`).
             part.argument = replace(argument, fill=Fill("constant", "0"))
@@ -92,6 +92,19 @@ def set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str,
             low = f"-{high}"  # quantised values, not indices: who takes them for unsigned is wrong
         part.argument = replace(argument, fill=Fill("integers", low, high))
         part.notes.append("assumed: the range of its values")
+
+
+def set_finite(part: Part) -> None:
+    """Other contents, where those of `set_fill` give no numbers: positive ones, and bytes whose bits are those of small floats."""
+    argument = part.argument
+    if argument.role not in ("in", "inout"):
+        return
+    if argument.fill == Fill():
+        part.argument = replace(argument, fill=Fill("uniform", "0.1", "1"))
+        part.notes.append("assumed: positive, as other inputs give no numbers")
+    elif argument.fill == Fill("integers", "0", "256") and parse_dtype(argument.type).storage.itemsize == 1:
+        part.argument = replace(argument, fill=Fill("integers", "0", _SMALL))
+        part.notes.append("assumed: bits of small numbers, as others give no numbers")
 
 
 def stored_at(usage: Usage, arguments: Sequence[Argument], tables: Collection[str]) -> dict[str, str]:

@@ -171,6 +171,14 @@ def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
     return touched <= total <= touched + min(slack, touched // 2 + 2)  # many short rows are no few
 
 
+def as_others(trials: Sequence[Trial], sizes: Sequence[str]) -> str:
+    """The smallest size of other buffers that has room for all that was touched of one whose indices are found in data; "" for none."""
+    if len(trials) < 2 or len({touched for _, touched in trials}) == 1:
+        return ""
+    room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
+    return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
+
+
 def value_at(text: str, sizes: Mapping[str, int]) -> int | None:
     """The value of an expression at these sizes; None where it has none."""
     try:
