@@ -48,6 +48,6 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
             if all(value_at(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
                 return Indirect(size, name)
     last = fit([(sizes, low) for sizes, low, _ in both])  # of a row that is not read to its end, or beyond it
-    if step.text != "1" and last is not None and last.exact:
+    if not step.text.isdigit() and last is not None and last.exact:
         return Indirect(f"{ROWS - 1}*{step.text} + {last.text}", "")
     return None

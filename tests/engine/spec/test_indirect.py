@@ -22,6 +22,7 @@ Reach = Callable[[Mapping[str, int], int], int]  # sizes, every index -> element
         ("mn", lambda s, i: i * s["m"] + s["n"], Indirect(f"{ROWS - 1}*m + n", "")),
         ("mnk", lambda s, i: (i * s["m"] + s["n"]) * s["k"], Indirect(f"{ROWS - 1}*m*k + n*k", "")),
         ("mn", lambda s, i: i * s["m"] + s["n"] % 7, None),
+        ("mn", lambda s, i: 2 * i + 1, None),
         ("n", lambda s, i: i + 2, Indirect("n + 1", "n")),
         ("nm", lambda s, i: (s["n"] - 1) + i * s["n"] + 1, Indirect(f"{ROWS}*n", "")),
         ("n", lambda s, i: s["n"], None),
