@@ -48,7 +48,9 @@ _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Number]]] = {
     "floor": (1, math.floor),
     "sqrt": (1, math.sqrt),
     "round_up": (2, lambda a, b: _cdiv(a, b) * b),
+    "ceil_log2": (1, lambda a: max(0, math.ceil(a) - 1).bit_length()),
 }
+FUNCTIONS = frozenset(_FUNCTIONS)
 
 
 class NoValue(ArithmeticError_):
@@ -422,7 +424,7 @@ def expression(text: str) -> Expression:
 def evaluate(text: str, names: Mapping[str, Number]) -> Number:
     """The value of a C-like arithmetic expression.
 
-    Integers divide as in C (toward zero). Known functions: min, max, abs, cdiv, ceil, floor, sqrt, round_up.
+    Integers divide as in C (toward zero). Known functions: min, max, abs, cdiv, ceil, floor, sqrt, round_up, ceil_log2.
     Names may be dotted (`block.x`) or qualified. Raises UnknownName for a name not in `names`, and ArithmeticError_
     for anything else that has no value.
     """

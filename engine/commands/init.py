@@ -18,6 +18,7 @@ from engine.run.machine import make_machine
 from engine.run.ready_spec import Known, SpecMaker
 from engine.run.spec_writing import write_spec
 from engine.search.progress import Budget
+from engine.spec.drafted_contents import is_index
 from engine.spec.find import described, project_options
 from engine.spec.gaps import assumed_values, assumptions, lines_of, proposal
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 UNPREDICTED = "the draft is valid; optimize refuses a search of it without a GPU: "  # benchmarks/foreign.py reads it
 _FAILS = "the original kernel fails"
+_RACES = "has data races"
 _MOST_VALUES = 6  # that a sentence names
 REJECTS = "optimize rejects this draft: "  # benchmarks/foreign.py reads it
 
@@ -56,6 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
             refused += (
                 f"; the draft assumed {', '.join(values[:_MOST_VALUES])}: write the values that the program passes"
             )
+        indices = [a.name for a in made.spec.arguments if is_index(a) and a.fill.kind == "integers"]
+        if indices and _RACES in refused:
+            # Threads that meet at one element because some index stands there twice are no fault of the kernel.
+            names = "', '".join(indices[:_MOST_VALUES])
+            refused += f"; or, where '{names}' are indices that must differ, write their fill, such as permutation"
     if unpredicted:
         notes = (*notes, f"{UNPREDICTED}{unpredicted}")
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]

@@ -170,7 +170,10 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
     if host is None:
         return
     followed = False
+    inside = [f for f in hosts if f.name == host.name]
     for given, origin, caller in _uses(program, host):
+        if origin.path == place.path and any(_around(f, origin.at) for f in inside):
+            continue  # by itself, or one of the same name in another namespace
         bound = _bound(host, given)
         if bound is not None:
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
@@ -402,6 +405,10 @@ def _defined(data: bytes, path: str) -> tuple[tuple[str, str], ...]:
                 and not any(c.type == "class" for c in above.children)
                 and (space := _space(above)) is not None
             ):
+                found.append((text(name), space))
+        elif node.type == "init_declarator" and node.parent is not None and node.parent.type == "declaration":
+            name = node.child_by_field_name("declarator")
+            if name is not None and text(name) in unit.constants and (space := _space(node)) is not None:
                 found.append((text(name), space))
     found += [(name, "") for name in (*unit.constants, *unit.macros) if name not in dict(found)]
     return tuple(found)

@@ -6,7 +6,7 @@ their bodies, `constexpr` functions get both annotations, and variables declared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -111,12 +111,15 @@ def _lambdas(tokens: Sequence[Token], offset: int) -> Iterator[Cut]:
             behind = token.text == "]"
 
 
-def foreign(tokens: Sequence[Token]) -> bool:
-    """Whether it names something of the standard library, or of another one, that device code cannot have."""
+def foreign(tokens: Sequence[Token], own: Collection[str] = ()) -> bool:
+    """Whether it names something of the standard library, or of another one, that device code cannot have.
+
+    `own` are namespaces that the files open themselves: such a library's own device code may name what is in them.
+    """
     for first, colons, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if colons.text != "::" or torch_type(first.text, name.text):
             continue
-        if first.text in FOREIGN or (first.text == "std" and name.text not in STD_NAMES):
+        if (first.text in FOREIGN and name.text not in own) or (first.text == "std" and name.text not in STD_NAMES):
             return True
     return False
 

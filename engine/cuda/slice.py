@@ -15,6 +15,7 @@ from engine.cuda.device_headers import FOREIGN, STD_NAMES, header_of, kept_heade
 from engine.cuda.items import Item, Token, directive_parts, items_of
 from engine.cuda.load import read_below, resolve_include
 from engine.cuda.members import Cut, cuts_of, foreign
+from engine.cuda.pasted_names import pasted
 from engine.cuda.standins import PREFIX, is_standin, names_of
 from engine.errors import SourceError
 from engine.model import Program
@@ -254,7 +255,7 @@ class _Slicer:
                 if entry.defines and (entry.defines[-1] in self.namespaces or self._has_header(entry.defines[-1])):
                     always.append(entry)
             elif self._eligible(item):
-                for name in {*entry.defines} - {"operator"}:
+                for name in {*entry.defines, *pasted(item.tokens, self.bodies)} - {"operator"}:
                     providers.setdefault(name, []).append(entry)
                 if item.kind in ("type", "typedef", "using"):
                     types.update(entry.defines)
@@ -329,7 +330,7 @@ class _Slicer:
                 return "extern" not in words and not foreign(item.tokens) and not self._calls_host(item)
             return any(word in ("struct", "class", "union", "enum") for word in head)
         if item.kind in ("typedef", "using"):
-            return not foreign(item.tokens)
+            return not foreign(item.tokens, self.namespaces)
         if item.kind == "type":
             return True
         return bool(self._expanded(head) & (_DEVICE - {"constexpr"}))

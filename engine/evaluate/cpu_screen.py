@@ -14,7 +14,7 @@ from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
 from engine.evaluate.build import Builder
-from engine.evaluate.cpu_controls import controls, exchanges, independent, unwritten
+from engine.evaluate.cpu_controls import Controls, Exchange, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.edit_variants import EditVariants
 from engine.evaluate.known_noise import KnownNoise
@@ -44,6 +44,7 @@ _ORDER = "with another order of threads"
 _FIX_ORDER = (
     "fix the kernel: its result depends on the order of its threads (of atomics on floats alone: deterministic = false)"
 )
+_NO_REFERENCE = "no float64 reference: the tolerance is a multiple of the type's epsilon"
 _ORIGINAL_DEADLINE_S = 10.0
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
 
@@ -123,7 +124,7 @@ class CpuScreen:
             raise RefusedError(f"the kernel compiled for the CPU cannot be checked: {error}", where) from None
         self._wide = self._widened(built)
         if self._wide is None:
-            self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
+            self._missing.append(_NO_REFERENCE)
         self._refuse_failing(binary)
         self._refuse_races()
         if problems := self._validate(binary):
@@ -209,12 +210,14 @@ class CpuScreen:
         assert self._original is not None
         known, runs, again = self._run_original(binary, self._seeds(_VALIDATION_SEEDS), turned=True)
         self._refuse_findings(known, runs)
+        if self._wide is not None and self._noise.misled(known):
+            self._wide, known = None, [replace(item, wide=None) for item in known]
+            self._missing.append(_NO_REFERENCE)
         for item in known:
             self._noise.record(item)
         problems = unwritten(self._spec, known, self._cases) or self._repeats(known, again)
         if not problems:
-            problems = controls(self._spec, known, lambda item, outputs: self._noise.compare(item, outputs) is not None)
-            problems += self._independent(binary, known)
+            problems = self._controls(binary, known)
         self._known = screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
 
@@ -323,21 +326,18 @@ class CpuScreen:
                 return [f"case {failure.case}: {_ORDER}, {failure.reason}"]
         return []
 
-    def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
-        """Inputs that no output depends on, tried by exchanging one input at a time."""
-        items = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
-        exchanged = []
-        for item in items:
-            fresh, _ = self._inputs(item.case, item.family, self._random.getrandbits(40))
-            exchanged += exchanges(self._spec, item, fresh)
+    def _controls(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         assert self._original is not None
         launches = self._original.launches
-        jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in exchanged]
-        runs = self._machine.run_many(binary, jobs) if jobs else []
-        return independent(
-            (each.name, bool(run.findings) or self._noise.compare(each.of, run.outputs) is not None)
-            for each, run in zip(exchanged, runs, strict=True)
-        )
+
+        def run(drawn: Sequence[Exchange]) -> Sequence[CpuRun]:
+            jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in drawn]
+            return self._machine.run_many(binary, jobs) if jobs else []
+
+        declared = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
+        fresh = [self._inputs(k.case, k.family, self._random.getrandbits(40))[0] for k in declared]
+        found = Controls(self._spec, run, lambda item, outputs: self._noise.compare(item, outputs) is not None)
+        return [*found.accepted(known, declared), *found.independent(declared, fresh)]
 
     # ---- candidates
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.tolerance import Noise, allowed
 
 _NONE = Noise(0.0, 0.0)
+_LEAST_RMS = 1e-30  # of outputs that are zero but for rounding. Ours
 
 
 class KnownNoise:
@@ -29,6 +30,20 @@ class KnownNoise:
         for argument in self._spec.arguments:
             if argument.role in ("out", "inout"):
                 self._add(item, argument.name, noise(self._spec, argument.name, item.original, reference))
+
+    def misled(self, known: Sequence[KnownRun]) -> bool:
+        """Whether the reference of some run is further from the original than its numbers are large: then it is none.
+
+        A widened kernel that stores floats by their bits computes something else.
+        """
+        floats = [a.name for a in self._spec.arguments if a.role != "in" and parse_dtype(a.type).kind == "float"]
+        found = [
+            noise(self._spec, name, item.original, item.wide)
+            for item in known
+            for name in floats
+            if item.wide is not None and name in item.original
+        ]
+        return any(each.error > max(each.rms, _LEAST_RMS) for each in found)
 
     def record_order(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
         """Count the rounding of another order of threads, where the spec declares that the order matters.

@@ -46,6 +46,7 @@ _LOOKED_AT_FIRST, MANY_CORES = 6, 8
 _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are always run, and the large ones. Ours
 _MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
+_WHOLE = 1 << 28  # bytes of a timing case's inputs that are no independent numbers: drawn in a second or two. Ours
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
 _PLAIN_NOISE = (
@@ -416,7 +417,8 @@ class SampledSizes:
         """A timing case at which a sampled block of the original leaves a buffer, and how."""
         if len(self.spec.steps) != 1:
             return None
-        tiles, jobs = Tiles(self.spec, self.rng.getrandbits(40), _TILE), list[tuple[Case, CpuJob]]()
+        tiles = Tiles(self.spec, self.rng.getrandbits(40), _TILE, whole=_WHOLE)
+        jobs = list[tuple[Case, CpuJob]]()
         for case in self.spec.time:
             try:
                 _, job = self._placed(case, tiles, loose=False)

@@ -14,6 +14,7 @@ import numpy as np
 from engine.gpu.buffers import CaseBuffers, tool_kind
 from engine.gpu.device import Arena, Call, Compared, Loaded, Salt, Tools
 from engine.gpu.replay import Replays
+from engine.gpu.spec_controls import SpecControls
 from engine.model import LaunchConfig
 from engine.spec.data import families_for
 from engine.spec.kernel_spec import Case, KernelSpec
@@ -272,7 +273,7 @@ class Checker:
         )
         return self.tools.compare(pair, tolerance, relative)
 
-    def _differs(self, index: int, name: str, tolerance: tuple[float, float]) -> bool:
+    def differs(self, index: int, name: str, tolerance: tuple[float, float]) -> bool:
         """Whether an output in `main` differs from the reference by more than a tolerance (absolute, relative)."""
         self.tools.board.clear()
         place = self._compare(self.buffers(index).main, index, name, *tolerance)
@@ -322,8 +323,7 @@ class Checker:
     def validate(self) -> list[str]:
         """What keeps the spec from proving anything; empty when it validates. Measures the original's own error too."""
         problems: list[str] = []
-        proven: set[tuple[str, str]] = set()  # (what, argument) shown at least once
-        wanted: set[tuple[str, str]] = set()
+        controls = SpecControls(self)
         rng = np.random.default_rng(0)
         for index, case in enumerate(self.cases):
             small = index < len(self.spec.check)
@@ -340,24 +340,16 @@ class Checker:
                         problems.append(f"case {case.name}, inputs '{family}': {problem}")
                         return problems
                     if small:
-                        self._controls(index, family, wanted, proven)
+                        controls.compare(index, family)
                 if small:
-                    self._dependence(call, index, family, seed, wanted, proven)
+                    controls.exchange(call, index, family, seed)
                 self._forget_references([index])
         for index in range(len(self.spec.check), len(self.cases)):
             # From here on real shapes are compared with the original itself: their doubles are the largest buffers of all.
             self.buffers(index).wide = None
             self._calls.pop(index, None)
         self.replays.forget()
-        for what, argument in sorted(wanted - proven):
-            problems.append(
-                {
-                    "input": f"no output depends on the input '{argument}' in any check case",
-                    "zeros": f"all zeros in '{argument}' would be accepted as a correct result",
-                    "copy": f"a copy of an input in '{argument}' would be accepted as a correct result",
-                    "stale": f"the previous contents of '{argument}' would be accepted as a correct result",
-                }[what]
-            )
+        problems += controls.problems()
         return problems
 
     def _real_shape_seeds(self, index: int) -> int:
@@ -451,57 +443,6 @@ class Checker:
                 "if that is intended, declare deterministic = false"
             )
         return None
-
-    def _controls(self, index: int, family: str, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]) -> None:
-        buffers = self.buffers(index)
-        for name in buffers.written:
-            target = buffers.main.view(name, cp.uint8)
-            saved = target.copy()
-            controls: dict[str, Any] = {"zeros": cp.zeros_like(target)}
-            stale = buffers.pristine.view(name, cp.uint8) if name in buffers.inout and buffers.pristine else None
-            if stale is None:
-                stale = cp.asarray(
-                    np.resize(np.frombuffer(np.uint32(self.tools.poison[1]).tobytes(), np.uint8), target.size)
-                )
-            controls["stale"] = stale
-            for other in buffers.read_only:
-                if buffers.dtypes[other] == buffers.dtypes[name] and buffers.main.sizes[other] >= target.size:
-                    controls["copy"] = buffers.main.view(other, cp.uint8)[: target.size]
-                    break
-            tolerance = self.tolerances([(index, family)])[index, family, name]
-            for what, content in controls.items():
-                wanted.add((what, name))
-                target[...] = content
-                if self._differs(index, name, tolerance):
-                    proven.add((what, name))
-            target[...] = saved
-
-    def _dependence(
-        self, call: Call, index: int, family: str, seed: int, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]
-    ) -> None:
-        buffers = self.buffers(index)
-        fresh: dict[str, Any] = {}
-        for argument in buffers.buffers:
-            name = argument.name
-            if argument.role == "out" or ("input", name) in proven or argument.fill.kind == "constant":
-                continue
-            wanted.add(("input", name))
-            if not fresh:
-                buffers.draw(seed + 2, family, widen=False)
-                fresh = {a.name: buffers.first(a.name).copy() for a in buffers.buffers if a.role != "out"}
-            buffers.draw(seed, family, widen=True)
-            self.run_reference(index, 1)  # on the unchanged inputs
-            buffers.reset(buffers.main, 0)
-            buffers.main.view(name, cp.uint8)[...] = fresh[name]
-            call(self.stream)
-            self.tools.board.clear()
-            buffers.main.touched(buffers.main.watch(), self.tools.board.read())
-            tolerances = self.tolerances([(index, family)])
-            for output in buffers.written:
-                if self._differs(index, output, tolerances[index, family, output]):
-                    proven.add(("input", name))
-                    break
-        buffers.draw(seed, family, widen=True)
 
 
 def _as_noise(record: np.void) -> Noise:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _NAN_SHARE = 64  # one element of so many becomes NaN or denormal: most rows kee
 _ZEROS, _ZERO_SHARE = 64, 8  # beside NaN, one run of so many elements out of so many is zero: zero times NaN is no zero
 _LARGE = 1e4  # finite and large, but its square and its exponential's argument stay legal for what kernels do with it
 _MAX_ELEMENTS = 1 << 40
+_INDEPENDENT = ("normal", "uniform", "integers", "constant")
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 
@@ -218,25 +219,46 @@ def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, 
     return values
 
 
+def any_bits(dtype: DType, lanes: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Any numbers of a type, on the host: whatever a kernel makes of the others, it gives these back where it only moves them. No NaN."""
+    drawn = np.frombuffer(rng.bytes(lanes * dtype.storage.itemsize), dtype.storage).copy()
+    if dtype.kind == "bool":
+        drawn &= 1
+    elif dtype.kind == "float":
+        with np.errstate(invalid="ignore"):
+            drawn[np.isnan(dtype.to_float64(drawn))] = 0  # moves need not keep the bits of one
+    return drawn
+
+
 class Tiles:
     """First contents of all buffers, on the host, of at most `most` elements each: repeated, they fill a buffer of any size.
 
-    What is drawn for one case serves every other with the same figures, such as bounds: it begins alike.
+    What is drawn for one case serves every other with the same figures, such as bounds: it begins alike. Contents that are no
+    independent numbers are drawn whole, where those of a case have up to `whole` bytes.
     """
 
-    def __init__(self, spec: KernelSpec, seed: int, most: int) -> None:
-        self._spec, self._seed, self._most = spec, seed, most
+    def __init__(self, spec: KernelSpec, seed: int, most: int, *, whole: int = 0) -> None:
+        self._spec, self._seed, self._most, self._whole = spec, seed, most, whole
         self._drawn: dict[tuple[object, ...], Array] = {}
         self._word = plausible_word(random.Random(f"poison {seed}")).to_bytes(4, "little")
 
     def of(self, case: Case) -> dict[str, Array] | None:
-        """None where some contents are no independent numbers. Raises SpecError."""
-        found: dict[str, Array] = {}
+        """None where some contents are no independent numbers, and not drawn whole. Raises SpecError."""
+        found, whole = dict[str, Array](), dict[str, Array]()
+        related = tuple(
+            a for a in self._spec.arguments if a.role in ("in", "inout") and a.fill.kind not in _INDEPENDENT
+        )
+        if related:
+            own = replace(self._spec, arguments=related)
+            if bytes_needed(own, case) > self._whole:
+                return None
+            whole = generate(own, case, self._seed, "declared")
         for name, elements in buffer_elements(self._spec, case).items():
+            if name in whole:
+                found[name] = whole[name]
+                continue
             argument = self._spec.argument(name)
             dtype = parse_dtype(argument.type)
-            if argument.role != "out" and argument.fill.kind not in ("normal", "uniform", "integers", "constant"):
-                return None
             key = (name, *self._figures(case, argument, dtype))
             if key not in self._drawn:
                 self._drawn[key] = self._draw(case, argument, dtype)

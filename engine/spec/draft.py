@@ -12,6 +12,7 @@ from engine.cuda.parse import parse
 from engine.errors import UsageError
 from engine.model import Program
 from engine.spec.constant_memory import unfilled_constants
+from engine.spec.divisors import with_divisors
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
 from engine.spec.drafted_callers import (
     is_launched,
@@ -24,15 +25,15 @@ from engine.spec.drafted_callers import (
     set_products,
 )
 from engine.spec.drafted_constants import drafted_constants
-from engine.spec.drafted_contents import is_index, set_absent, set_by_block, set_fill
+from engine.spec.drafted_contents import is_index, named, set_absent, set_by_block, set_fill, set_finite, stored_at
 from engine.spec.drafted_parts import ASSUMED, KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
-from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
+from engine.spec.extents import Extent, Trial, as_others, fit, trial_sizes
 from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
-from engine.spec.indirect import ROWS, indirect
+from engine.spec.indirect import ROWS, indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.related_values import set_values
 from engine.spec.shapes import (
@@ -46,6 +47,7 @@ from engine.spec.shapes import (
 )
 from engine.spec.size_gaps import COVERING, Reach, beyond, no_size, refuted
 from engine.spec.spec_text import spec_text
+from engine.spec.tables import split_kernel
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
@@ -271,7 +273,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     """As `draft`, in one way."""
     unit = parse(program.data, program.kernel_file)
     types = aliases(program, way.options.defines, way.options.include, way.options.unit)
-    base, template_args = _split(kernel_name)
+    base, template_args = split_kernel(kernel_name)
     try:
         kernel = unit.kernel(base)
     except KeyError:
@@ -294,6 +296,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
+    parts = with_divisors(program, kernel, parts)
     way = replace(way, products=set_products(parts, way.products))
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     rows = set_strides(parts, way.hosts, usage, template_args)
@@ -308,7 +311,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         ]
     _set_roles(usage, parts, sizes, way)
     if reach.touched and not reach.ended:
-        set_absent(parts, passed_null(program, kernel, template_args), reach.touched)
+        set_absent(parts, passed_null(program, kernel, template_args), named(program, usage), reach.touched)
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
@@ -323,9 +326,8 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
             part.notes.append(f"assumed: where segments begin, each of at most {way.segment}")
             continue
         set_fill(part, {p.argument.name: p.argument for p in parts}, reach.tables, usage)
-        if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
-            part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
-            part.notes.append("assumed: positive, as other inputs give no numbers")
+        if way.positive:
+            set_finite(part)
     missing += beyond(program, usage, [p.argument.size for p in parts])
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
     if way.turned:
@@ -378,11 +380,6 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     return Draft(spec, text, tuple(missing))
 
 
-def _split(name: str) -> tuple[str, str]:
-    base, _, rest = name.partition("<")
-    return base.strip(), rest.strip().removesuffix(">").strip()
-
-
 def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reach:
     """How far trials and the text show that the kernel reaches into its buffers."""
     trials: dict[str, list[Trial]] = {}
@@ -423,24 +420,21 @@ def _reach(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> Reac
         if options:
             extents[name] = options[0]
     for name in buffers:
-        if name not in extents and (size := _as_others(trials.get(name, []), [e.text for e in extents.values()])):
+        if name not in extents and (size := as_others(trials.get(name, []), [e.text for e in extents.values()])):
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     found = {name: table for name, table in tables.items() if table is not None}
+    for name, index in stored_at(usage, [p.argument for p in parts], found).items():
+        if index in extents and index not in found:
+            found[name] = scattered(found[name], extents[index].text)
     assumed = tuple(p.argument.name for p in parts if ASSUMED in p.notes and p.argument.role == "scalar")
     return Reach(extents, found, {*trials}, way.runs.probe is not None, ended, assumed)
 
 
 def _trials_of(sizes: list[str], way: _Way) -> tuple[dict[str, int], ...]:
+    if len(sizes) > _MANY_SIZES + 2:  # the host's count blocks: with the largest values a launch would not end in time
+        sizes = [*way.hosts, *(each for each in sizes if each not in way.hosts)]
     return trial_sizes(sizes[::-1] if way.turned else sizes, tiled=way.tiled, divided=way.divided, tile=way.tile)
-
-
-def _as_others(trials: list[Trial], sizes: list[str]) -> str:
-    """The smallest size of other buffers that has room for all that was touched of one whose indices are found in data; "" for none."""
-    if len(trials) < 2 or len({touched for _, touched in trials}) == 1:
-        return ""
-    room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
-    return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
 
 
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:

@@ -17,19 +17,20 @@ def set_strides(parts: Sequence[Part], hosts: Sequence[str], usage: Usage, templ
     """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
     given = zip(usage.kernel.template_parameters, split_arguments(template_args), strict=False)
     constants = {parameter_name(p): int(value) for p, value in given if value.isdigit()}
-    whole = {
-        p.argument.name.rpartition(".")[2]: p
+    numbers = [
+        p
         for p in parts
         if p.argument.role == "scalar"
         and parse_dtype(p.argument.type).kind == "int"
         and (p.argument.value in ("", p.size) if p.size else p.argument.value == "1")
-    }
+    ]
+    whole = {p.argument.name.rpartition(".")[2]: p for p in numbers}
     buffers = {
         p.argument.name.rpartition(".")[2]: parse_dtype(p.argument.type).itemsize
         for p in parts
         if p.argument.role != "scalar" and not p.opaque
     }
-    counted = [*(p.size for p in whole.values() if p.size), *hosts]
+    counted = [*(p.size for p in numbers if p.size), *hosts]
     scaling = [name for name, part in whole.items() if usage.scales(part.argument.name)]
     found = strides(Numbers([*whole], counted, buffers, scaling, usage.counts_bytes(), constants))
     for name, value in found.items():

@@ -110,12 +110,22 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found += [f"cdiv({p}, {k})" for k in _CEILS for p in simple]
     found += [f"round_up({p}, {k})" for k in _CEILS for p in simple]
     found += [f"cdiv({a}, {k})*{b}" for k in _CEILS for a, b in permutations(names, 2)]
-    # Rows of several parts side by side: chosen and shared ones, queries with keys and values.
+    found += _sums(names)
+    # Rows of which the last one is not read to its end: `x[row * pitch + i]`, i below the width.
+    for row, pitch, width in permutations(names, 3):
+        found.append(f"({row} - 1)*{pitch} + {width}")
+        found += [f"(({row} - 1)*{pitch} + {width})*{n}" for n in names if n not in (row, pitch, width)]
+    return tuple(dict.fromkeys(found))
+
+
+def _sums(names: Sequence[str]) -> list[str]:
+    """Rows of several parts side by side: chosen and shared ones, queries with keys and values."""
+    found = []
     for a, b in permutations(names, 2):
         rest = [n for n in names if n not in (a, b)]
         sums = [f"({a} + 2*{b})", *([f"({a} + {b})"] if names.index(a) < names.index(b) else [])]
         found += [f"{of}*{p}" for of in sums for p in (*rest, *map("*".join, combinations(rest, 2)))]
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] = ()) -> Extent | None:
@@ -134,7 +144,7 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] 
     for text in candidates(names):
         if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
-    for text in products(names) if len(trials) > 1 else ():
+    for text in [*products(names), *_sums(names)] if len(trials) > 1 else ():
         values = [value_at(text, sizes) or 0 for sizes, _ in trials]
         times, rest = divmod(trials[0][1], values[0]) if values[0] else (0, 1)
         if times > 1 and not rest and all(touched == times * v for (_, touched), v in zip(trials, values, strict=True)):
@@ -159,6 +169,14 @@ def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
     lengths = [sizes[name] for name in set(re.split(r"[*(), ]+", product)) if sizes.get(name, 0) >= _LEAST_ROWS]
     slack = 2 + sum(2 * total // length for length in lengths)
     return touched <= total <= touched + min(slack, touched // 2 + 2)  # many short rows are no few
+
+
+def as_others(trials: Sequence[Trial], sizes: Sequence[str]) -> str:
+    """The smallest size of other buffers that has room for all that was touched of one whose indices are found in data; "" for none."""
+    if len(trials) < 2 or len({touched for _, touched in trials}) == 1:
+        return ""
+    room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
+    return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
 
 
 def value_at(text: str, sizes: Mapping[str, int]) -> int | None:

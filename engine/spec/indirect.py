@@ -18,6 +18,12 @@ class Indirect:
     high: str
 
 
+def scattered(table: Indirect, count: str) -> Indirect:
+    """A table that results are stored in, at as many different rows as there are indices."""
+    rows = f"{ROWS}*"
+    return Indirect(f"{count}*{table.size[len(rows) :]}", count) if table.size.startswith(rows) else table
+
+
 def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
     """The size that explains both series of trials, at the same sizes; None where the indices do not move the end.
 
@@ -34,8 +40,14 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
     names = list(both[0][0])
     if step.text != "1" and all(low == each for _, low, each in both):
         return Indirect(f"{ROWS}*{step.text}", "")
-    for size in products(names):
+    for size in [
+        *products(names),
+        *(f"{name} + 1" for name in names),
+    ]:  # the offset of a row's end is that of the next one
         for name in names:
             if all(value_at(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
                 return Indirect(size, name)
+    last = fit([(sizes, low) for sizes, low, _ in both])  # of a row that is not read to its end, or beyond it
+    if not step.text.isdigit() and last is not None and last.exact:
+        return Indirect(f"{ROWS - 1}*{step.text} + {last.text}", "")
     return None

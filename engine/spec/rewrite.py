@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.arith import ArithmeticError_, Number, evaluate
+from engine.arith import FUNCTIONS, ArithmeticError_, Number, evaluate
 from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import parse
 from engine.errors import SpecError
@@ -18,7 +18,6 @@ from engine.spec.spec_checks import whole
 from engine.spec.tables import Table, split_kernel, tables_of
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
-_FUNCTIONS = frozenset({"min", "max", "abs", "cdiv", "ceil", "floor", "sqrt", "round_up"})
 
 
 def relaunch_spec(
@@ -102,7 +101,7 @@ class _Names:
 
         def replaced(match: re.Match[str]) -> str:
             name = match[0]
-            if name.removeprefix("std::") in _FUNCTIONS:
+            if name.removeprefix("std::") in FUNCTIONS:
                 return name
             if name in bound:
                 argument = self.spec.argument(bound[name])

@@ -14,6 +14,7 @@ from engine.errors import SourceError
 from engine.model import Program
 from engine.spec.drafted_callers import passed_numbers
 from engine.spec.dtypes import parse_dtype
+from engine.spec.extents import value_at
 from engine.spec.host_launch import for_checks, launchable
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 from engine.spec.launch_config import evaluate
@@ -194,9 +195,10 @@ def _several_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> Ke
 
 
 def shrunk(program: Program, spec: KernelSpec, sizes: list[str], halvings: int) -> KernelSpec:
-    """The spec with its timing case's lengths halved so often, as long as that can be launched."""
-    time = spec.time[0]
-    for _ in range(halvings):
+    """The spec with its timing case's lengths halved so often, or until its offsets can be counted, as long as that can be launched."""
+    time, turn = spec.time[0], 0
+    while turn < halvings or _uncounted(spec, time):
+        turn += 1
         smaller = {
             n: max(1, int(v) // 2) if n in sizes and not _SMALL.search(n) and v > 1 else v
             for n, v in time.sizes.items()
@@ -206,6 +208,17 @@ def shrunk(program: Program, spec: KernelSpec, sizes: list[str], halvings: int) 
             break
         time = case
     return replace(spec, time=(time,))
+
+
+def _uncounted(spec: KernelSpec, case: Case) -> bool:
+    """Whether the type of some offsets cannot hold where the last segment may end."""
+    for argument in spec.arguments:
+        if argument.fill.kind == "offsets":
+            sizes = {name: int(value) for name, value in case.sizes.items()}
+            ends = (value_at(argument.size, sizes) or 0) * ((value_at(argument.fill.high, sizes) or 0) - 1)
+            if ends > parse_dtype(argument.type).limits[1]:
+                return True
+    return False
 
 
 def varied(spec: KernelSpec) -> tuple[Case, ...]:

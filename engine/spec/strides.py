@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 _STRIDE = frozenset({"stride", "pitch", "step", "ld"})
 _LEADING = re.compile(r"ld[abcd]")
 # ggml's: of which tensor, of which dimension, the innermost first. `nb` counts bytes, `s` elements; `ne` are the extents.
-_GGML = re.compile(r"(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
-EXTENT = re.compile(r"ne(?P<of>\d?)\d")  # ggml's extents
+_GGML = re.compile(r"(?P<prefix>(?:[a-z]+_)?)(?P<what>nb|s)(?P<of>\d?)(?P<dim>\d)")
+_GGML_WORDS = ("ncols", "nrows", "nchannels", "nsamples")  # its other names for extents
+EXTENT = re.compile(r"ne(?P<of>\d?)\d(?:_[a-z]+)?")  # ggml's extents, some with the tensor's name behind
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _STORAGE = frozenset({"data", "ptr", "d", "p", "buf", "in", "dev"})  # of a pointer's name: not what it points to
 # The dimensions of tensors by the words that people write for them, with those of the sizes that count them.
@@ -206,17 +207,25 @@ def _is_of(tensor: str, word: str) -> bool:
 def _of_ggml(given: Numbers, counted: Sequence[str]) -> dict[str, str]:
     """Those by ggml's names: each is what all dimensions within take, of the same tensor or else of another one."""
     found: dict[str, str] = {}
+    own = {name.partition("_")[0]: name for name in counted if EXTENT.fullmatch(name)}
     extents = {match["of"]: None for match in map(EXTENT.fullmatch, counted) if match}
+    by_words = not extents and {*_GGML_WORDS[:2]} <= {*counted}
+    if by_words:
+        prefixes = {name[: -len(word)] for name in counted for word in _GGML_WORDS if name.endswith(word)}
+        own = {f"{p}ne{at}": p + word for p in prefixes for at, word in enumerate(_GGML_WORDS) if p + word in counted}
+        extents = {"": None}
     for name in given.names:  # the result's extents, where the host launches as many blocks as the source has rows
         source = f"ne0{name[2:]}"
         if re.fullmatch(r"ne\d", name) and source in counted and source not in given.names:
             found[name] = source
     for match in filter(None, map(_GGML.fullmatch, given.names)):
-        if match["of"] not in extents and ((not match["of"] and match[0] not in given.scaling) or not extents):
+        doubted = by_words or match["of"] not in extents
+        if doubted and ((not match["of"] and match[0] not in given.scaling) or not extents):
             continue  # `s1` is many things elsewhere
         tensors = [t for t in (match["of"], *extents) if t in extents]
         within = [
-            next((name for t in tensors if (name := f"ne{t}{dim}") in counted), "") for dim in range(int(match["dim"]))
+            next((own[n] for t in tensors for p in (match["prefix"], "") if (n := f"{p}ne{t}{dim}") in own), "")
+            for dim in range(int(match["dim"]))
         ]
         factors = [str(given.item if given.item > 1 else _FLOAT)] if match["what"] == "nb" else []  # through `char*`
         if all(within):

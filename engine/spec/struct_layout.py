@@ -28,6 +28,7 @@ _MAX_DEPTH = 8  # classes in classes
 _MAX_FIELDS = 256
 _MOST_SHOWN = 4  # pointers that a sentence names
 _POINTER = 8
+_LANES = "xyzw"  # of CUDA's vector types
 _ATTRIBUTE = re.compile(r"\b(?:__)?aligned(?:__)?\s*\(([^()]*(?:\([^()]*\))?[^()]*)\)")
 
 
@@ -91,6 +92,19 @@ class Layout:
         return f"hex:{data.hex()}"
 
 
+def _vector(name: str) -> Layout | None:
+    """CUDA's own vector types."""
+    try:
+        dtype = parse_dtype(name)
+    except SpecError:
+        return None
+    if not 1 < dtype.lanes <= len(_LANES) or dtype.is_struct:
+        return None
+    lane = parse_dtype(dtype.lane)
+    fields = tuple(Field(_LANES[i], i * lane.itemsize, lane, 1) for i in range(dtype.lanes))
+    return Layout(dtype.itemsize, lane.itemsize if dtype.lanes == 3 else min(dtype.itemsize, 16), fields)
+
+
 class Unclear(Exception):
     """The text does not show how the class lies in memory; the message says why, as the end of a sentence."""
 
@@ -142,6 +156,8 @@ class _Reader:
         classes, around = self._within(types.plain(scope), name, bound)
         if not classes:
             classes, around = list(self._classes(name)), {}
+        if not classes and (vector := _vector(plain)):
+            return vector
         if not classes:
             raise Unclear(f"'{name[:60]}' is defined in no file of the repository that this one includes")
         if len(classes) > 1:

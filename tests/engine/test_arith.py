@@ -56,6 +56,10 @@ NAMES = {"n": 10, "m": -7, "x": 2.5, "block.x": 256, "a::b": 3}
         ("cdiv(9, 3)", 3),
         ("ceil(2.1) + floor(2.9) + abs(m)", 12),
         ("round_up(10, 4)", 12),
+        ("ceil_log2(1)", 0),
+        ("ceil_log2(5)", 3),
+        ("ceil_log2(8)", 3),
+        ("ceil_log2(0)", 0),
         ("sqrt(16)", 4.0),
     ],
 )
@@ -223,7 +227,7 @@ def test_any_text_gives_a_number_or_the_error(text: str) -> None:
 
 
 _WORDS = ["n", "m", "x", "k", "1", "0", "2.5", "1e300", "0x7f", "99999999999999999999"]
-_CALLS = ["min(", "cdiv(", "ceil(", "sqrt(", "round_up("]
+_CALLS = ["min(", "cdiv(", "ceil(", "sqrt(", "round_up(", "ceil_log2("]
 _SIGNS = [
     "+",
     "-",

@@ -196,7 +196,7 @@ def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(bench, 
         ("if (i < n) {", "if (i <= n) {", "outside an array"),
         ("if (i < n) {", "if (i < n && i % 2 == 0) {", "unwritten"),
         ("expf(x[i] * 0.25f) + 2.0f", "2.0f", "depends on the input 'x'"),
-        ("expf(x[i] * 0.25f) + 2.0f", "x[i]", "a copy of an input"),
+        ("expf(x[i] * 0.25f) + 2.0f", "fmaxf(x[i], -1e30f)", "a copy of an input"),
         ("y[i] = expf(x[i] * 0.25f) + 2.0f;", "y[i] = expf(x[i]) + (float)(clock64() & 1023);", "from run to run"),
         ("n = 33554432", "n = 34359738368", "outside of int32"),
     ],
@@ -207,6 +207,12 @@ def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, mess
     with pytest.raises(Exception, match=message) as error:
         Bench(machine, tmp_path, SCALE.replace(old, new))
     assert isinstance(error.value, RefusedError) or re.search("SpecError", type(error.value).__name__)
+
+
+def test_a_plain_copy_has_a_spec(machine, tmp_path):
+    """A copy of its input is its result, and no control."""
+    bench = Bench(machine, tmp_path, SCALE.replace("expf(x[i] * 0.25f) + 2.0f", "x[i]"))
+    assert bench("if (i < n) {", "if (i < n - 1) {").outcome is Outcome.WRONG_RESULT
 
 
 @pytest.mark.parametrize("reference", [True, False])

@@ -40,8 +40,6 @@ using half = __half;
 using half2 = __half2;
 using nv_half = __half;
 using nv_half2 = __half2;
-using __half_raw = __half;
-using __half2_raw = __half2;
 
 OPTIML_INLINE float __half2float(__half x) { return x; }
 OPTIML_INLINE double __half2double(__half x) { return float(x); }

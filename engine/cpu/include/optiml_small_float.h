@@ -5,6 +5,12 @@
 
 // S: scalar type; S2: pair; NARROW(double or float) -> bits, rounded to nearest even; WIDE(bits) -> float.
 #define OPTIML_SMALL_FLOAT(S_, S2, NARROW, WIDE)                                                                       \
+    struct S_##_raw {                                                                                                  \
+        unsigned short x;                                                                                              \
+    };                                                                                                                 \
+    struct S2##_raw {                                                                                                  \
+        unsigned short x, y;                                                                                           \
+    };                                                                                                                 \
     struct S_ {                                                                                                        \
         uint16_t raw;                                                                                                 \
         S_() = default;                                                                                                \
@@ -12,6 +18,8 @@
         OPTIML_INLINE S_(double x) : raw(NARROW(static_cast<float>(x))) {}                                             \
         template <class I_, class = std::enable_if_t<std::is_integral_v<I_>>>                                           \
         OPTIML_INLINE S_(I_ x) : raw(NARROW(static_cast<float>(x))) {}                                                  \
+        OPTIML_INLINE S_(S_##_raw bits) : raw(bits.x) {}                                                               \
+        OPTIML_INLINE operator S_##_raw() const { return {raw}; }                                                      \
         OPTIML_INLINE operator float() const { return WIDE(raw); }                                                    \
         OPTIML_INLINE S_ &operator+=(S_ o);                                                                             \
         OPTIML_INLINE S_ &operator-=(S_ o);                                                                             \
@@ -27,6 +35,8 @@
         S_ x, y;                                                                                                       \
         S2() = default;                                                                                               \
         OPTIML_INLINE S2(S_ x, S_ y) : x(x), y(y) {}                                                                    \
+        OPTIML_INLINE S2(S2##_raw bits) : x(S_::of(bits.x)), y(S_::of(bits.y)) {}                                      \
+        OPTIML_INLINE operator S2##_raw() const { return {x.raw, y.raw}; }                                             \
         OPTIML_INLINE S2 &operator+=(S2 o);                                                                           \
         OPTIML_INLINE S2 &operator-=(S2 o);                                                                           \
         OPTIML_INLINE S2 &operator*=(S2 o);                                                                           \
@@ -66,8 +76,6 @@
     OPTIML_INLINE S_ __hfma_sat(S_ a, S_ b, S_ c) { return S_(optiml::saturate(__hfma(a, b, c))); }                        \
     OPTIML_INLINE S_ __hmax(S_ a, S_ b) { return S_(__builtin_fmaxf(a, b)); }                                             \
     OPTIML_INLINE S_ __hmin(S_ a, S_ b) { return S_(__builtin_fminf(a, b)); }                                             \
-    OPTIML_INLINE S_ max(S_ a, S_ b) { return __hmax(a, b); }                                                            \
-    OPTIML_INLINE S_ min(S_ a, S_ b) { return __hmin(a, b); }                                                            \
     OPTIML_INLINE S2 __hmax2(S2 a, S2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                             \
     OPTIML_INLINE S2 __hmin2(S2 a, S2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                             \
     OPTIML_SMALL_FUNCTION(S_, S2, hexp, h2exp, __builtin_expf)                                                         \

@@ -228,3 +228,16 @@ def test_a_reason_names_the_values_that_the_draft_assumed(
     file.write_text(file.read_text().replace("n, 2);", "n, given());"))
     assert main(["init", str(file)]) == 1
     assert f"{why}; the draft assumed s = 0.75: write the values that the program passes" in capsys.readouterr().err
+
+
+def test_a_race_at_elements_that_indices_choose_may_be_the_inputs(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that takes where it stores from a buffer was called racy, and to be fixed: the draft's indices were the same."""
+    why = "k.cu: the kernel 'scale' has data races: race on 'y'; fix the kernel: use atomics"
+    monkeypatch.setattr("engine.commands.init._refusal", lambda *_: (why, ""))
+    more = "; or, where 'at' are indices that must differ, write their fill, such as permutation"
+    for code in (CODE, CODE.replace("const float *x", "const int *at, const float *x").replace("2 * x[i]", "x[at[i]]")):
+        file.write_text(code.replace("(x, y, n);", "(at, x, y, n);") if "at[i]" in code else code)
+        assert main(["init", str(file)]) == 1
+        assert (f"{why}{more}" in capsys.readouterr().err) == ("at[i]" in code)

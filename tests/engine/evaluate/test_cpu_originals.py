@@ -95,6 +95,30 @@ def test_one_that_is_large_enough_is_not(cpu: Machine, tmp_path: Path) -> None:
         evaluator.open(program)
 
 
+@pytest.mark.parametrize(("size", "accepted"), [("64", False), ("(n + 255) / 256", True)])
+def test_so_is_one_beside_contents_that_are_no_independent_numbers(
+    cpu: Machine, tmp_path: Path, size: str, accepted: bool
+) -> None:
+    """Timing cases of kernels with permutations, offsets or sorted inputs were not run at all."""
+    text = (
+        PARTIAL.replace("SIZE", size)
+        .replace("x[i]", "x[p[i]]")
+        .replace("const float* x,", "const float* x, const int* p,")
+    )
+    text = text.replace("(x, out", "(x, p, out").replace(
+        "// optiml: args.out",
+        '// optiml: args.p = { role = "in", size = "n", fill = "permutation" }\n// optiml: args.out',
+    )
+    text = text.replace("check = [{ n = 1900 }, { n = 2000 }]", "check = [{ n = 16384 }, { n = 16129 }]")
+    evaluator, program = _evaluator(cpu, tmp_path, text)
+    with closing(evaluator):
+        if accepted:
+            evaluator.open(program)
+        else:
+            with pytest.raises(RefusedError, match=r"timing case n=1000000: .*writes out\[\d+\], which has 64 e"):
+                evaluator.open(program)
+
+
 SUM = """\
 // optiml: args.g = { role = "in", size = "n", fill = { kind = "uniform", low = 1, high = 1.9 } }
 // optiml: args.s = { role = "inout", size = "1", fill = { kind = "constant", low = 0 } }
