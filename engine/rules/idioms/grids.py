@@ -1,7 +1,5 @@
 """How a launch's grid follows from the kernel's parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.cuda.questions import is_integer_type, written
@@ -23,7 +21,7 @@ class Grids:
     launches: tuple[LaunchConfig, ...]
 
     @classmethod
-    def of(cls, site: Site) -> Grids | None:
+    def of(cls, site: Site) -> "Grids | None":
         """None where a launch cannot be evaluated, or the block differs between cases."""
         known = site.cases
         named = list(known[0].sizes)

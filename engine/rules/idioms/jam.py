@@ -4,8 +4,6 @@ Unroll-and-jam: Callahan, Carr and Kennedy, "Improving Register Allocation for S
 thread: Volkov, "Better Performance at Lower Occupancy" (2010).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +54,7 @@ class _Part:
     end: int
     kept: bool
     stores: bool = False
-    inner: list[tuple[Node, list[_Part]]] = field(default_factory=list)  # block and its parts
+    inner: list[tuple[Node, list["_Part"]]] = field(default_factory=list)  # block and its parts
     ahead: list[tuple[str, Ahead]] = field(default_factory=list)  # before the copies, and the names of their values
 
 

@@ -1,7 +1,5 @@
 """Whether neighbouring elements of one array go with neighbouring elements of another: `b[i / n * m + i % n]` beside `a[i]`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

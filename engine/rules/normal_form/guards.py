@@ -1,7 +1,5 @@
 """Guards behind the indices that they test, and nothing behind the work: `return;` at the end of a kernel goes."""
 
-from __future__ import annotations
-
 from engine.cuda.questions import children, declarators, names, pure, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 from engine.rules.idioms.thread_index import Index, thread_indices

@@ -1,7 +1,5 @@
 """The number of a thread in the grid, in whatever way it is put together, as `blockIdx.x * blockDim.x + threadIdx.x`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, text, variables

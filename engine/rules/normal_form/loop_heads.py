@@ -1,7 +1,5 @@
 """Counted loops: `int i; … for (i = 0; i <= last; …)` as `for (int i = 0; i < last + 1; …)`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import Declared, ancestors, declared_type, inside, is_integer_type, text, variables, walk

@@ -3,8 +3,6 @@
 Source: CUDA C++ Programming Guide, "Cooperative Groups".
 """
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.syntax import children, text, walk
