@@ -283,14 +283,14 @@ class Site:
         if header is None or any(name == header for name, _, _ in self.unit.includes):
             return []
         start = min((span.start for _, _, span in self.unit.includes), default=3 if self.unit.bom else 0)
-        return [Edit(Span(start, start), f"#include <{header}>\n")]
+        return [Edit.insert(start, f"#include <{header}>\n")]
 
     def define(self, text: str, header: str | None = None) -> list[Edit]:
         """The edits that define something for the kernel, and include a header for it."""
         start, included = self.declaration_start, self.include(header)
         if any(edit.span.start == start for edit in included):
             return [Edit(edit.span, f"{edit.text}\n{text}") for edit in included]
-        return [*included, Edit(Span(start, start), text)]
+        return [*included, Edit.insert(start, text)]
 
     def configs_after(self, edits: Mapping[str, Sequence[Edit]]) -> tuple[LaunchConfig, ...] | None:
         """The launches of all cases (as in `all_cases`) after the edits.

@@ -9,7 +9,7 @@ from engine.cuda.launch import block_constants, set_constant
 from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, ceil_div, merge, proposal
 from engine.rules.idioms import AXES, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
 
 Shape = tuple[int, int]
@@ -176,7 +176,7 @@ def _dimensions(site: Site, mapping: ThreadMap) -> Edits:
         for node in walk(index.declaration):
             within = _initialises(node.start_byte, index.declaration.start_byte, site, index.name)
             if within and node.type in ("identifier", "number_literal") and text(node) == index.extent:
-                edits.append(Edit(Span(node.start_byte, node.end_byte), dimension))
+                edits.append(Edit.replace(node, dimension))
     return {site.program.kernel_file: tuple(edits)} if edits else {}
 
 

@@ -195,7 +195,7 @@ def _looped(
     inner = outer + unit
     edits: list[Edit] = []
     if declaration is not None:
-        edits.append(Edit(Span(index.declaration.start_byte, index.declaration.end_byte), declaration))
+        edits.append(Edit.replace(index.declaration, declaration))
     else:
         edits.append(Edit(site.line_span(index.declaration), ""))
     moved = [d for d in mapping.derived if _depends(mapping, d, index)]

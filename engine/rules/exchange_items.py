@@ -207,8 +207,8 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     top = site.body.start_byte + 1
     declared = "".join(f"\n{margin}{line}" for line in lines(f"{{T}} {{own}}[{items}];").split("\n"))
     edits = [
-        Edit(Span(site.declaration_start, site.declaration_start), code["helper"] + code.get("sum", "")),
-        Edit(Span(top, top), declared),
+        Edit.insert(site.declaration_start, code["helper"] + code.get("sum", "")),
+        Edit.insert(top, declared),
         Edit(Span(with_pragma(nest), nest.end_byte), f"{begin}{margin}#pragma unroll\n{margin}{loops}\n{end}"),
     ]
     put = dict(wider(site, a, gaps[a.name]) for a in stages.arrays if not a.dynamic)

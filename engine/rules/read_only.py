@@ -7,7 +7,7 @@ pointer is `const` and `__restrict__`; it cannot where a pointer is made in the 
 import re
 
 from engine.cuda.syntax import text
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, proposal
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, proposal
 
 # Types that __ldg takes.
 _HINTED = frozenset({
@@ -40,8 +40,8 @@ class ReadOnly:
         edits = []
         for node in loads:
             edits += [
-                Edit(Span(node.start_byte, node.start_byte), "__ldg(&"),
-                Edit(Span(node.end_byte, node.end_byte), ")"),
+                Edit.insert(node.start_byte, "__ldg(&"),
+                Edit.insert(node.end_byte, ")"),
             ]
         # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
         yield from proposal(self.name, self.summary, site.in_file(*edits), 0.12, loads=len(loads))

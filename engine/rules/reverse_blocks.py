@@ -7,7 +7,7 @@ overwrite lines there before they are written back. Hardware starts blocks in th
 import re
 
 from engine.cuda.syntax import called, compact, text, walk
-from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, Span, proposal
+from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, proposal
 from engine.spec.data import buffer_elements
 from engine.spec.dtypes import parse_dtype
 
@@ -41,9 +41,9 @@ class ReverseBlocks:
         start = site.body.start_byte + 1
         said = f"\n{inner}// What the kernel before stored last is still in L2: blocks run from the last to the first."
         declared = f"\n{inner}const unsigned int {block} = gridDim.{axis} - 1 - blockIdx.{axis};"
-        edits = [Edit(Span(n.start_byte, n.end_byte), block) for n in numbers]
+        edits = [Edit.replace(n, block) for n in numbers]
         yield from proposal(
-            self.name, "Run the blocks in reverse order", site.in_file(Edit(Span(start, start), said + declared), *edits), 0.4
+            self.name, "Run the blocks in reverse order", site.in_file(Edit.insert(start, said + declared), *edits), 0.4
         )  # fmt: skip
 
 

@@ -203,8 +203,8 @@ def _pragma(site: Site, loop: Node, argument: str) -> Edit | None:
     start = loop.start_byte
     head = site.unit.data[site.unit.data.rfind(b"\n", 0, start) + 1 : start]
     if head.strip():
-        return Edit(Span(start, start), f"\n{site.indent_at(start)}{wanted}\n{site.indent_at(start)}")
-    return Edit(Span(start, start), f"{wanted}\n{site.indent_at(start)}")
+        return Edit.insert(start, f"\n{site.indent_at(start)}{wanted}\n{site.indent_at(start)}")
+    return Edit.insert(start, f"{wanted}\n{site.indent_at(start)}")
 
 
 def _reduction(site: Site, loop: StrideLoop) -> dict[str, tuple[str, str, str]] | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.cuda.declarations import declarators
 from engine.cuda.kernel import Parameter
-from engine.cuda.questions import ArithmeticError_, children, evaluate_int, names, pure, span, text, walk, written
+from engine.cuda.questions import ArithmeticError_, children, evaluate_int, names, pure, text, walk, written
 from engine.cuda.subscripts import index_of, is_target, subscripts, unconditional
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
@@ -248,7 +248,7 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
         begin, lines[0] = guard.start_byte, lines[0].strip()
     return [
         *definitions,
-        Edit(span(index.declaration), declaration),
+        Edit.replace(index.declaration, declaration),
         *(Edit(site.line_span(d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
         Edit(Span(begin, end), "\n".join(lines)),
     ]

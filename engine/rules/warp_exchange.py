@@ -289,12 +289,12 @@ def _edits(match: Stages, *, twice: bool) -> list[Edit]:
     stores = [f"{a.name}[{t}] = {own[a.name]};" for a in arrays]
     after = [*(["__syncthreads();"] if twice else []), *stores, "__syncthreads();"]
     return [
-        Edit(Span(begin, begin), indented(before, outer).lstrip() + outer),
+        Edit.insert(begin, indented(before, outer).lstrip() + outer),
         Edit(
             Span(body.start_byte, body.end_byte),
             f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
         ),
-        Edit(Span(nest.end_byte, nest.end_byte), "".join(f"\n{outer}{line}" for line in after)),
+        Edit.insert(nest.end_byte, "".join(f"\n{outer}{line}" for line in after)),
     ]
 
 

@@ -298,7 +298,7 @@ def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Poin
         if condition.names & names.keys():
             asked = _shortened(_renamed(condition, {**now, **names}))
             lines += [f"// optiml: where {asked}"] if asked else []
-    edits.append(Edit(Span(place, place), "\n".join(lines) + "\n"))
+    edits.append(Edit.insert(place, "\n".join(lines) + "\n"))
     # Where the figures were not fitted they have yet to show that they are right.
     seen = set(samples)
     unseen = [p for p in points if p not in seen]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, merge, template
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
@@ -265,7 +265,7 @@ def _bounds(tile: _Tile) -> list[Edit]:
     if tile.tensor and results > 32:
         blocks = (384 if results <= 64 else 256) // threads  # of 168: sums of a stage are kept apart
     text_ = f"__launch_bounds__({threads}, {blocks}) " if blocks > 1 else f"__launch_bounds__({threads}) "
-    return [Edit(Span(node.start_byte, node.start_byte), text_)]
+    return [Edit.insert(node.start_byte, text_)]
 
 
 def _edit(tile: _Tile) -> list[Edit] | None:
@@ -323,7 +323,7 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     code = _indented(body + done, outer + inner)
     header = "cuda_pipeline.h" if tile.copies else None
     before = site.define(functions(names), header) if tile.tensor else site.include(header)
-    return [*before, Edit(Span(site.body.start_byte, site.body.end_byte), f"{{\n{code}{outer}}}")]
+    return [*before, Edit.replace(site.body, f"{{\n{code}{outer}}}")]
 
 
 def _values(tile: _Tile, names: Callable[[str], str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from itertools import combinations
 from math import prod
 
 from engine.cuda.syntax import walk
-from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, Span, merge, proposal
+from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import fits_bounds
 from engine.rules.idioms.tensor_cores import functions, pair_functions, paired, worthwhile
@@ -244,7 +244,7 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     store = vector_store(site, form, kept) if form.alone and not tiling.exchanged and tiling.tn % WIDTH == 0 else None
     used = _used(_Using(site, form, tiling, parts[0].pairs, kept, name), store)
     blocks.append(reindent(used, "", indent))
-    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    edits = [Edit.replace(body, "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     header = "cuda_pipeline.h" if tiling.copies else None
     if tiling.tensor:
         written = pair_functions(form.a.element, name) if parts[0].pairs else functions(name)
@@ -407,4 +407,4 @@ def _bounds(site: Site, tiling: Tiling, parts: tuple[Part, Part]) -> Edit | None
     blocks = f", {found}" if found else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
     bounds = f"__launch_bounds__({tiling.threads}{blocks}) "
-    return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None
+    return Edit.insert(node.start_byte, bounds) if node else None

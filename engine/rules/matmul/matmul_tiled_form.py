@@ -62,7 +62,7 @@ def untiled(site: Site) -> Untiled | None:
     if written_body is None:
         return None
     here = site.body
-    edits = site.in_file(Edit(Span(here.start_byte, here.end_byte), written_body))
+    edits = site.in_file(Edit.replace(here, written_body))
     plain_site = make_site(edit_program(site.program, edits), site.spec, site.step, site.target)
     there = plain_site.body
     if not _own_elements(plain_site):

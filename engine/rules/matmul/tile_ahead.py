@@ -240,7 +240,7 @@ class _TileWriter:
         for node in walk(self.site.body):
             named = node.type == "identifier" and text(node) in self.filled
             if named and node.parent is not None and node.parent.type == "array_declarator":
-                edits.append(Edit(Span(node.end_byte, node.end_byte), "[2]"))
+                edits.append(Edit.insert(node.end_byte, "[2]"))
         return edits
 
     def replaced(self, lines: list[str]) -> Edit:

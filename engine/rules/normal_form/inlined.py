@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from engine.cuda.kernel import Function
 from engine.cuda.questions import called, children, names, pure, text, variables, walk, written
-from engine.rewrite import Edit, Edits, Node, Site, Span, reindent
+from engine.rewrite import Edit, Edits, Node, Site, reindent
 
 _MAX_LINES = 150
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
@@ -28,7 +28,7 @@ def inlined(site: Site) -> Edits | None:
         found = _call(site, statement)
         written_out = _body(site, found) if found is not None else None
         if written_out is not None:
-            edits.append(Edit(Span(statement.start_byte, statement.end_byte), written_out))
+            edits.append(Edit.replace(statement, written_out))
     return site.in_file(*edits) if edits else None
 
 

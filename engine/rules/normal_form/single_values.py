@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from engine.cuda.questions import Declared, assigned, children, inside, is_integer_type, pure, text, variables, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite import Edit, Edits, Node, Site
 
 
 def single_values(site: Site) -> Edits | None:
@@ -52,9 +52,9 @@ def _renamed(site: Site, declared: Declared, kind: str, fresh: Callable[[str], s
         if text(sign) != "=":
             value = f"{name} {text(sign)[:-1]} ({value})" if children(right) else f"{name} {text(sign)[:-1]} {value}"
         name = fresh(f"{declared.name}{order + 2}")
-        edits.append(Edit(Span(statement.start_byte, statement.end_byte), f"const {kind} {name} = {value};"))
+        edits.append(Edit.replace(statement, f"const {kind} {name} = {value};"))
         mine = [u for u in uses if statement.end_byte <= u.start_byte < later]
-        edits += [Edit(Span(u.start_byte, u.end_byte), name) for u in mine]
+        edits += [Edit.replace(u, name) for u in mine]
     return edits
 
 

@@ -7,7 +7,7 @@ Practices Guide, "Device Memory Spaces"; the rule holds what the `__restrict__` 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.cuda.questions import children, inside, names, pure_value, span, text, tokens, walk
+from engine.cuda.questions import children, inside, names, pure_value, text, tokens, walk
 from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal, reindent
 from engine.rules.idioms import changed_names, runs, stride_loop, with_pragma
 
@@ -193,7 +193,7 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
             left = node.child_by_field_name("left") if node is not None else None
             if left is None:
                 return None
-            edits.append(Edit(span(left), f"{element.type} {name}"))
+            edits.append(Edit.replace(left, f"{element.type} {name}"))
         else:
             before.append(f"{element.type} {name} = {element.written};")
         after.append(f"{element.written} = {name};")
@@ -202,8 +202,8 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
     if all(e.known for e in found):
         edits += [Edit(Span(a, b), t) for a, b, t in changes]
         if before:
-            edits.append(Edit(Span(start, start), "".join(f"{line}\n{indent}" for line in before)))
-        edits.append(Edit(Span(loop.end_byte, loop.end_byte), "".join(f"\n{indent}{line}" for line in after)))
+            edits.append(Edit.insert(start, "".join(f"{line}\n{indent}" for line in before)))
+        edits.append(Edit.insert(loop.end_byte, "".join(f"\n{indent}{line}" for line in after)))
         return edits
     counted = stride_loop(loop)
     if counted is None:

@@ -8,7 +8,7 @@ words that are zero before each launch, or are kept between launches. An edit of
 from collections.abc import Sequence
 
 from engine.cuda.syntax import children, compact
-from engine.rewrite import Edit, Edits, Proposals, Site, Span, proposal, template
+from engine.rewrite import Edit, Edits, Proposals, Site, proposal, template
 from engine.rules.idioms import WARP, BarrierSegment, NoSegments, fewer_threads, one_dimensional, segments_of
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 
@@ -52,7 +52,7 @@ def _edits(
     site: Site, segments: Sequence[BarrierSegment], scans: Sequence[BlockScan], items: int, threads: int
 ) -> Edits | None:
     name = site.fresh("block_scan", ("first", "item"))
-    above = Edit(Span(site.declaration_start, site.declaration_start), helper(name, scans[0].type, items, threads))
+    above = Edit.insert(site.declaration_start, helper(name, scans[0].type, items, threads))
     return fewer_threads(site, segments, threads, items, [above, *(scan.call(site, name) for scan in scans)])
 
 

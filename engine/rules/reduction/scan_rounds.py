@@ -203,7 +203,7 @@ def _edits(rounds: _Rounds, items: int) -> Edits | None:
     k, item, call = name("k"), name("item"), name("block_scan")
     written_ = helper(call, rounds.scan.type, items, elements)
     edits = [
-        Edit(Span(site.declaration_start, site.declaration_start), written_),
+        Edit.insert(site.declaration_start, written_),
         rounds.scan.call(site, call),
     ]
     (array,) = (n for n in walk(site.body) if n.type == "array_declarator" and rounds.array.name in text(n))

@@ -268,11 +268,11 @@ def _edits(site: Site, trees: list[Tree], kinds: dict[str, str], form: str) -> l
             continue
         edits.append(Edit(span(strip(tree.condition)), f"{tree.variable} >= {WARP}"))
         if tree.tail is not None:
-            edits.append(Edit(span(tree.tail), after))
+            edits.append(Edit.replace(tree.tail, after))
         else:
-            edits.append(Edit(Span(tree.loop.end_byte, tree.loop.end_byte), f"\n{indent}{after}"))
+            edits.append(Edit.insert(tree.loop.end_byte, f"\n{indent}{after}"))
     written = [_helper(site, name, form, *key) for key, name in helpers.items()]
-    return [Edit(Span(site.declaration_start, site.declaration_start), "".join(written)), *edits]
+    return [Edit.insert(site.declaration_start, "".join(written)), *edits]
 
 
 def _helper(site: Site, name: str, form: str, operation: Operation, kind: str, function: str) -> str:

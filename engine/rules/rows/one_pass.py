@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.cuda.questions import assigned, declarators, declared_type, pure_value, written
-from engine.cuda.syntax import called, children, inside, names, span, text, walk
-from engine.rewrite import Declared, Edit, Node, Pattern, Proposals, Scope, Site, Span, proposal, template
+from engine.cuda.syntax import called, children, inside, names, text, walk
+from engine.rewrite import Declared, Edit, Node, Pattern, Proposals, Scope, Site, proposal, template
 
 Kind = Literal["exponentials", "squares"]
 _EXPONENTIALS = frozenset({"expf", "exp", "__expf", "exp2f", "exp2", "hexp"})
@@ -100,25 +100,25 @@ def _rewrite(site: Site, found: Passes, snippet: str) -> list[Edit]:
     lines = ([site.render(first.statement.start_byte, first.statement.end_byte)] if statement else []) + each
     body = first.statement.parent
     if body is not None and body.type == "compound_statement":
-        loop = Edit(span(first.statement), f"\n{inner}".join(lines))
+        loop = Edit.replace(first.statement, f"\n{inner}".join(lines))
     else:
         deep = outer + unit
-        loop = Edit(span(first.statement), "{\n" + "".join(f"{deep}{x}\n" for x in lines) + f"{outer}}}")
+        loop = Edit.replace(first.statement, "{\n" + "".join(f"{deep}{x}\n" for x in lines) + f"{outer}}}")
     start = first.node.start_byte
     above = first.node.prev_sibling
     if above is not None and above.type == "preproc_call":  # an unroll pragma
         start = above.start_byte
     edits = [
-        Edit(Span(start, start), "".join(f"{x}\n{outer}" for x in before)),
-        Edit(span(first.start), text(second.start)),
+        Edit.insert(start, "".join(f"{x}\n{outer}" for x in before)),
+        Edit.replace(first.start, text(second.start)),
         loop,
     ]
     if after:
-        edits.append(Edit(Span(first.node.end_byte, first.node.end_byte), "".join(f"\n{outer}{x}" for x in after)))
+        edits.append(Edit.insert(first.node.end_byte, "".join(f"\n{outer}{x}" for x in after)))
     pragma = second.node.prev_sibling
     if pragma is not None and pragma.type == "preproc_call":
         edits.append(Edit(site.line_span(pragma), ""))
-    edits.append(Edit(span(second.node), f"\n{site.indent_at(second.node.start_byte)}".join(instead)))
+    edits.append(Edit.replace(second.node, f"\n{site.indent_at(second.node.start_byte)}".join(instead)))
     return edits
 
 
