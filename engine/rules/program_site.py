@@ -12,9 +12,8 @@ from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse
 from engine.model import Program, Target
 from engine.rewrite import LaunchConfig, OptimlError, Site
+from engine.spec import launch_config, reader
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.launch_config import evaluate
-from engine.spec.reader import relaunched
 
 
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
@@ -32,9 +31,9 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     launches = sites(program, kernel.name)
     configs: list[LaunchConfig] = []
     try:
-        spec = relaunched(program, spec)
+        spec = reader.relaunched(program, spec)
         for case in spec.time:
-            configs.append(evaluate(program, spec, step, case.sizes))
+            configs.append(launch_config.evaluate(program, spec, step, case.sizes))
     except OptimlError:
         configs = []
     return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target(), headers)

@@ -8,8 +8,7 @@ import re
 
 from engine.cuda.syntax import called, compact, text, walk
 from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, proposal
-from engine.spec.data import buffer_elements
-from engine.spec.dtypes import parse_dtype
+from engine.spec import data, dtypes
 
 # What blocks may wait for each other by, or are numbered by: without it they run in any order (CUDA C++ Programming Guide,
 # "Thread Hierarchy").
@@ -72,11 +71,11 @@ def _reads_earlier(site: Site) -> bool:
     own = zip(site.kernel.parameters, steps[site.step].arguments, strict=False)
     shared = {name for p, name in own if p.pointer} & stored
     try:
-        elements = [buffer_elements(site.spec, case) for case in site.spec.time]
+        elements = [data.buffer_elements(site.spec, case) for case in site.spec.time]
     except OptimlError:
         return False
     return any(
-        each[name] * parse_dtype(site.spec.argument(name).type).itemsize >= _LEAST_BYTES
+        each[name] * dtypes.parse_dtype(site.spec.argument(name).type).itemsize >= _LEAST_BYTES
         for each in elements
         for name in shared
         if name in each

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 from engine.cuda.declarations import declarators
-from engine.cuda.kernel import Parameter
 from engine.cuda.questions import ArithmeticError_, children, evaluate_int, names, pure, text, walk, written
 from engine.cuda.subscripts import index_of, is_target, subscripts, unconditional
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Parameter, Site, Space, Span, Values, merge
 from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
-from engine.rules.idioms import Index, ThreadMap, covered, covers, independent, only_bound, thread_map
-from engine.rules.idioms.neighbours import goes_along
+from engine.rules.idioms import Index, ThreadMap, covered, covers, goes_along, independent, only_bound, thread_map
 from engine.rules.idioms.packs import aligned, pack_bytes, pack_size, packs, scalar_pointers, widths
 
 _WIDEST, _MOST = 16, 8  # bytes of a vector, elements that must be neighbours

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from engine.cuda.questions import is_integer_type, written
-from engine.rewrite import LaunchConfig, OptimlError, Site
+from engine.rewrite import Case, LaunchConfig, OptimlError, Site
 from engine.rules.idioms.thread_index import AXES, Axis
-from engine.spec.kernel_spec import Case
 from engine.spec.launch_config import evaluate
 
 _EACH = (2, 4, 8, 16)

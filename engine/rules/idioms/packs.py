@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from engine.cuda.kernel import Parameter
-from engine.rewrite import Edit, OptimlError, Site
+from engine.rewrite import Edit, OptimlError, Parameter, Site
 from engine.spec.dtypes import parse_dtype
 
 _SIZES = {

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.rewrite import grouped_text
-from engine.rules.matmul import matmul_loads, matmul_tensor
-from engine.rules.matmul.matmul_form import Product
+from engine.rules.matmul import matmul_form, matmul_loads, matmul_tensor
 from engine.rules.matmul.matmul_loads import Part, Tiling
 
 
-def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
+def tile_body(
+    form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
+) -> str:
     """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
 
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
@@ -57,7 +58,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     return "\n".join(lines)
 
 
-def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
+def _depth(form: matmul_form.Product, name: Callable[[str], str]) -> list[str]:
     """The depth of the block's product: none where a mask empties the whole tile."""
     if not form.masks:
         return []
@@ -88,7 +89,9 @@ def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     ]
 
 
-def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _pipelined(
+    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
+) -> list[str]:
     tiles, tile = name("tiles"), name("tile")
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
@@ -108,7 +111,9 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
     return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}"]
 
 
-def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _ahead(
+    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
+) -> list[str]:
     """As `_pipelined`; a thread's elements of the next k, be it of the next tile, are loaded while those of this one are multiplied."""
     tiles, tile, k = name("tiles"), name("tile"), name("k_in")
 
@@ -157,7 +162,9 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     ]  # fmt: skip
 
 
-def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _copied(
+    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
+) -> list[str]:
     tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
 
     def copy(at: str, *, surely: bool = False) -> list[str]:
@@ -185,7 +192,9 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     ]
 
 
-def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _plain(
+    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
+) -> list[str]:
     start = name("first_k")
     body: list[str] = []
     for p in parts:

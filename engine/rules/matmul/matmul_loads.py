@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.rewrite import grouped_text
-from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_form import Operand, Product
+from engine.rules.matmul import matmul_form, matmul_tensor
 
 # Vector type and its number of elements; other element types are loaded one by one.
 _VECTORS = {
@@ -88,7 +87,7 @@ class Tiling:
 class Part:
     """How one operand's tile is loaded: `width` elements at a time, `count` times per thread."""
 
-    operand: Operand
+    operand: matmul_form.Operand
     which: Literal["a", "b"]
     outer: int  # the tile's extent in rows of A or columns of B
     pad: int
@@ -127,7 +126,7 @@ class Part:
         return f"{name(self.which + '_tile')}{buffer}[{far}][{near}]"
 
 
-def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling, pairs: bool) -> Part | None:
+def part(operand: matmul_form.Operand, which: Literal["a", "b"], tiling: Tiling, pairs: bool) -> Part | None:
     """The loading plan for one operand; None where the threads do not share the tile evenly.
 
     With `pairs`, for tensor cores that multiply elements of 16 bits.
@@ -164,7 +163,9 @@ def base(p: Part) -> str:
     return p.operand.array if p.operand.offset == "0" else f"{p.operand.array} + ({p.operand.offset})"
 
 
-def copy_tile(form: Product, p: Part, first_k: str, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+def copy_tile(
+    form: matmul_form.Product, p: Part, first_k: str, buffer: str, name: Callable[[str], str], unit: str
+) -> list[str]:
     """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
     outer, k = _place(p, name)
     (far, near), (far_end, near_end) = _ranges(form, p, name)
@@ -224,14 +225,16 @@ def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> li
     ]
 
 
-def _ranges(form: Product, p: Part, name: Callable[[str], str]) -> tuple[tuple[str, str], tuple[str, str]]:
+def _ranges(form: matmul_form.Product, p: Part, name: Callable[[str], str]) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of the far and the near index of an element in memory, and their ends."""
     extent = form.rows if p.which == "a" else form.columns
     x, y = name("outer_at"), name("k_at")
     return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))
 
 
-def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Callable[[str], str]) -> list[str]:
+def _source(
+    form: matmul_form.Product, p: Part, first_k: str, outer: str, k: str, name: Callable[[str], str]
+) -> list[str]:
     """Declarations of an element's two indices and of the pointer to it."""
     first = name("first_row" if p.which == "a" else "first_col")
     (far, near), _ = _ranges(form, p, name)
@@ -243,7 +246,7 @@ def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Call
     ]
 
 
-def places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+def places(form: matmul_form.Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
     """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
     outer, k = _place(p, name)
     at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
@@ -261,7 +264,7 @@ def places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> lis
     ]
 
 
-def load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+def load_placed(form: matmul_form.Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
     """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
     by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {grouped_text(p.operand.stride)}"
     vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
@@ -289,7 +292,7 @@ def _vector(p: Part, source: str, name: Callable[[str], str]) -> list[str]:
     ]
 
 
-def _elements(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+def _elements(form: matmul_form.Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
     """The loads of a vector's elements, as far as they are in the matrix."""
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     v, e = name("v"), name("e")
@@ -306,7 +309,7 @@ def _zero(p: Part) -> str:
     return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>({'0.0f' if p.pairs else '0'})")
 
 
-def load_tile(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+def load_tile(form: matmul_form.Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, source, held = name("v"), name("source"), name(p.which + "_next")
     (far, near), (far_end, near_end) = _ranges(form, p, name)

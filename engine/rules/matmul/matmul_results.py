@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Node, Scope, Site, grouped_text, replace_name
-from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_code import local_place
-from engine.rules.matmul.matmul_form import Product
+from engine.rules.matmul import matmul_code, matmul_form, matmul_tensor
 from engine.rules.matmul.matmul_loads import Tiling, indented
 
 _VECTORS = {"float": "float4", "int": "int4", "unsigned": "uint4", "unsigned int": "uint4"}
@@ -39,7 +37,10 @@ def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> 
     if not t.exchanged:
         step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
         opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
-        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
+        places = (
+            matmul_code.local_place(t, "a", i, name("thread_row")),
+            matmul_code.local_place(t, "b", j, name("thread_col")),
+        )
         return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
     tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
     each = t.exchanged
@@ -69,7 +70,7 @@ def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> 
     spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
     along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
     return Result(
-        (*opening, *indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
+        (*opening, *indented(inner, unit)), matmul_code.local_place(t, "a", i, row), along, f"{out}[{at}]", 3
     )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ class VectorStore:
         return f"reinterpret_cast<{self.vector}*>(&{shown})"
 
 
-def vector_store(site: Site, form: Product, kept: list[Node]) -> VectorStore | None:
+def vector_store(site: Site, form: matmul_form.Product, kept: list[Node]) -> VectorStore | None:
     """The last of the statements for a result, if it alone stores, to a row-major matrix; None where it has another form."""
     if not kept or kept[-1].type != "expression_statement" or len(children(kept[-1])) != 1:
         return None

@@ -8,11 +8,9 @@ Source: CUDA C++ Programming Guide, "Asynchronous Data Copies" and "Pipeline Pri
 from dataclasses import dataclass
 from math import prod
 
-from tree_sitter import Node
-
 from engine.cuda.questions import ArithmeticError_, assigned, declarators, evaluate_int, pure_value
 from engine.cuda.syntax import children, inside, names, root_name, text, walk
-from engine.rewrite import Edit, Proposals, Scope, SharedArray, Site, Span, grouped_text, proposal, reindent
+from engine.rewrite import Edit, Node, Proposals, Scope, SharedArray, Site, Span, grouped_text, proposal, reindent
 from engine.rules.idioms import StrideLoop, element_size, stride_loop
 
 _COPIED = (4, 8, 16)  # bytes that an asynchronous copy can move

@@ -3,9 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from engine.cuda.kernel import Function
 from engine.cuda.questions import called, children, names, pure, text, variables, walk, written
-from engine.rewrite import Edit, Edits, Node, Site, reindent
+from engine.rewrite import Edit, Edits, Function, Node, Site, reindent
 
 _MAX_LINES = 150
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")

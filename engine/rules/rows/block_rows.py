@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from engine.cuda.syntax import compact
 from engine.rewrite import Edits, Proposals, Site, merge, proposal
-from engine.rules.idioms import WARP, BarrierSegment, NoSegments, segments_of
-from engine.rules.idioms.segments import looped
+from engine.rules.idioms import WARP, BarrierSegment, NoSegments, looped, segments_of
 
 _FACTORS = (4, 2, 8)
 _LEAST_THREADS = 64

@@ -8,8 +8,7 @@ from functools import partial
 
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal
-from engine.rules.idioms import StrideLoop, aligned, definition, packs, widths, with_pragma
-from engine.rules.idioms.packs import pack_bytes
+from engine.rules.idioms import StrideLoop, aligned, definition, pack_bytes, packs, widths, with_pragma
 from engine.rules.rows import row_vectorize
 from engine.rules.rows.row_vectorize import RowUse, VectorLoop
 
