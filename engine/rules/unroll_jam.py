@@ -10,7 +10,7 @@ from engine.cuda.syntax import children, inside, is_integer_type, names, strip, 
 from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, grouped
 from engine.rules.idioms import AXES, Axis, Index, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
-from engine.rules.idioms.grids import Grids, whole_numbers
+from engine.rules.idioms.coverage import Grids, whole_numbers
 from engine.rules.idioms.jam import Change, Copies, Jam
 from engine.rules.idioms.thread_index import map_of
 

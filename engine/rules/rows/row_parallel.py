@@ -12,7 +12,8 @@ from typing import Literal
 from engine.cuda.questions import Declared, assigned, children, inside, strip, text, walk
 from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Scope, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, is_plain, reindent
-from engine.rules.idioms import Reduction, StrideLoop, fits_bounds
+from engine.rules.idioms import fits_bounds
+from engine.rules.idioms.strided_loop import Reduction, StrideLoop
 from engine.rules.rows.row_work import RowWork, SharedLoop, row_work
 
 Team = Literal["warp", "block", "column"]

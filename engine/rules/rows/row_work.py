@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from engine.cuda.questions import Polynomial, assigned, children, inside, names, pure_value, strip, text, walk
 from engine.rewrite import Node, Scope, Site, Use
-from engine.rules.idioms import Index, Reduction, ThreadMap, in_parameters, reductions, thread_map, thread_uses_outside
-from engine.rules.idioms.strided_loop import StrideLoop, inclusive_loop, stride_loop
+from engine.rules.idioms import Index, ThreadMap, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms.strided_loop import Reduction, StrideLoop, inclusive_loop, reductions, stride_loop
 
 _PLACE = "loop variable"  # no C name, so it cannot collide
 

@@ -7,8 +7,7 @@ from math import prod
 from engine.cuda.questions import children, declarators, inside, is_unroll, names, operands, pure, strip, text, walk
 from engine.rewrite import Node, Site
 from engine.rules.idioms import ThreadMap, covered, element_size, inclusive_loop, stride_loop
-from engine.rules.stencil.stencil_block import may_repeat
-from engine.rules.stencil.stencil_form import Stencil, patches, stencils
+from engine.rules.stencil.stencil_form import Stencil, may_repeat, patches, stencils
 
 VECTOR_BYTES = 16
 _MOST_TURNS = 32  # of a loop over neighbours, which is unrolled

@@ -10,8 +10,7 @@ from math import prod
 from engine.cuda.questions import number
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, added, grouped_text
 from engine.rules.idioms import AXES, Index, covered, fits_bounds
-from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
-from engine.rules.stencil.stencil_form import Read, Stencil, stencils
+from engine.rules.stencil.stencil_form import Loop, Read, Shape, Stencil, launched, may_repeat, repeated, stencils
 
 # Our choice: whole warps along x, so that rows are read coalesced; steps to a thread; planes that are loaded before they are needed.
 _CHOICES = ((32, 8, 8, 1), (32, 8, 4, 1), (32, 4, 8, 1), (64, 4, 16, 2), (32, 8, 16, 0))

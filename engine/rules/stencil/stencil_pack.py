@@ -15,8 +15,7 @@ from engine.rewrite import Change, Edit, Edits, LaunchConfig, MatchedRule, Node,
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.idioms import AXES, Axis, aligned, covered, covers, fits_bounds, packs
 from engine.rules.stencil.pack_form import VECTOR_BYTES, Inner, Packed, conditions, inner_conditions, packed
-from engine.rules.stencil.stencil_block import least
-from engine.rules.stencil.stencil_form import Stencil
+from engine.rules.stencil.stencil_form import Stencil, least
 
 # Our choice: blocks whose warps read whole lines along x; rows to a thread.
 _CHOICES = {

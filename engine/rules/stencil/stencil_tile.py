@@ -10,8 +10,7 @@ from math import prod
 from engine.cuda.questions import Polynomial, children, number
 from engine.rewrite import Edit, Edits, Proposals, Site, Span, added, grouped_text, is_plain, proposal
 from engine.rules.idioms import AXES, Axis, covered, element_size, fits_bounds
-from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
-from engine.rules.stencil.stencil_form import Read, Stencil, stencils
+from engine.rules.stencil.stencil_form import Loop, Read, Shape, Stencil, launched, may_repeat, repeated, stencils
 
 # Threads along x, y, z and elements per thread along the last axis: whole warps along x.
 _SHAPES: dict[int, tuple[tuple[tuple[int, int, int], int], ...]] = {
