@@ -36,6 +36,10 @@ _MAX_LOOPS = 64
 _MAX_STEPS = 8  # of names for each other
 
 
+# Gives each name that is asked for a free one, always the same, made from it.
+Namer = Callable[[str], str]
+
+
 @dataclass(frozen=True)
 class Site:
     """What a rule sees: one kernel of one program, with its launches and spec, parsed once for all rules."""
@@ -96,7 +100,7 @@ class Site:
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """Names of variables and arrays that the kernel's body may change."""
+        """Namer of variables and arrays that the kernel's body may change."""
         return frozenset(written(self.body))
 
     @cached_property
@@ -263,7 +267,7 @@ class Site:
         names = (f"{base}{count}" if count > 1 else base for count in range(1, len(used) + len(taken) + 3))
         return next(name for name in names if name not in used and name not in taken)
 
-    def fresh_names(self) -> Callable[[str], str]:
+    def fresh_names(self) -> Namer:
         """A function that gives each name that is asked for a free one, always the same, made from it."""
         chosen: dict[str, str] = {}
 

@@ -1,7 +1,6 @@
 """Try other block shapes."""
 
 import re
-from collections.abc import Mapping
 
 from tree_sitter import Node
 
@@ -9,7 +8,7 @@ from engine.cuda.launch import block_constants, set_constant
 from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, ceil_div, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Point, Proposal, Proposals, Site, ceil_div, merge, proposal
 from engine.rules.idioms import AXES, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
 
 Shape = tuple[int, int]
@@ -76,7 +75,7 @@ class BlockSize:
             return
         found, known = mapping, before
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             shape = (values["x"], values.get("y", 1))
             return next(self._shaped(site, found, shape, known, 0.4, planar=planar), None)
 

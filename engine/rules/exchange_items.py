@@ -5,7 +5,6 @@ elements that change hands through shared memory between runs of stages leave ea
 whole numbers is one instruction; two threads that exchange an element by a shuffle take three.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.cuda.syntax import children, compact, inside, names, text, walk
@@ -85,8 +84,8 @@ def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, share: _I
 class _Nest:
     """The edits of the nest, and what stands around it with other text: accesses to a thread's own elements, extents of the arrays."""
 
-    edits: Sequence[Edit]
-    put: Mapping[Node, str]
+    edits: list[Edit]
+    put: dict[Node, str]
 
 
 def _own_accesses(site: Site, stages: Stages, array: str, *, above: bool) -> list[Node] | None:

@@ -1,7 +1,6 @@
 """What rules look at, made of a program and its spec."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -49,7 +48,7 @@ def _headers(program: Program, spec: KernelSpec) -> tuple[Unit, ...]:
     return tuple(unit for unit in found if unit.path != program.kernel_file)
 
 
-def _only(headers: Sequence[Unit], kind: str) -> dict[str, str]:
+def _only(headers: tuple[Unit, ...], kind: str) -> dict[str, str]:
     """The headers' macros or constants that have one definition among all branches of all of them."""
     found: Counter[tuple[str, str]] = Counter()
     for unit in headers:

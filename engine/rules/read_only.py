@@ -4,8 +4,6 @@ Source: CUDA C++ Programming Guide, "Read-Only Data Cache Load Function". The co
 pointer is `const` and `__restrict__`; it cannot where a pointer is made in the body or a parameter is not marked.
 """
 
-import re
-
 from engine.cuda.syntax import text
 from engine.rewrite import Edit, Node, Proposals, Scope, Site, proposal
 
@@ -88,7 +86,7 @@ def _type(scope: Scope, pointer: Node) -> str:
     else:
         parameter = scope.parameters.get(text(pointer))
         kind = parameter.base if parameter is not None and parameter.type.count("*") == 1 else ""
-    return " ".join(w for w in re.sub(r"\bstd::", "", kind).split() if w != "const")
+    return " ".join(w for w in kind.replace("std::", "").split() if w != "const")
 
 
 __all__ = ["ReadOnly"]

@@ -1,11 +1,10 @@
 """Unroll counted loops: by a pragma, and by hand with accumulators of their own."""
 
 import re
-from collections.abc import Mapping
 
 from engine.cuda.questions import ArithmeticError_, declarators, declared_type, evaluate_int, pure
 from engine.cuda.syntax import children, names, text, walk
-from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Site, Span, proposal
+from engine.rewrite import Edit, Families, Family, Node, Point, Proposal, Proposals, Site, Span, proposal
 from engine.rewrite.wording import grouped_text, is_plain, replace_name
 from engine.rules.idioms import StrideLoop, definition, stride_loop, with_pragma
 from engine.spec.types import bindings
@@ -74,7 +73,7 @@ class Unroll:
         if not open_:
             return
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             edits = [_pragma(site, loop, str(values[name])) for name, loop in open_.items()]
             written = [e for e in edits if e is not None]  # None: it stands so already
             summary = f"Unroll innermost loops {', '.join(str(values[n]) for n in open_)} times"

@@ -6,11 +6,10 @@ Source: V. Volkov and J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, merge, template
+from engine.rewrite import Change, Edit, MatchedRule, Namer, Site, Space, Values, merge, template
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
@@ -326,7 +325,7 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     return [*before, Edit.replace(site.body, f"{{\n{code}{outer}}}")]
 
 
-def _values(tile: _Tile, names: Callable[[str], str]) -> dict[str, str]:
+def _values(tile: _Tile, names: Namer) -> dict[str, str]:
     form, at = tile.form, names("at")
     x, y, image, filters = form.x, form.y, form.image, form.filters
     numbers = {
@@ -382,7 +381,7 @@ def _plus(value: Polynomial) -> str:
     return added(value.render()) if value.constant is not None else f" + {_term(value)}"
 
 
-def _tests(form: Convolution, names: Callable[[str], str]) -> str:
+def _tests(form: Convolution, names: Namer) -> str:
     """Where an element of the image is loaded: within the border that the author tests for, and for outputs that there are."""
     shown = ""
     for axis, key in ((form.y, "y"), (form.x, "x")):
@@ -401,7 +400,7 @@ def _term(value: Polynomial) -> str:
     return grouped_text(value.render())
 
 
-def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | None:
+def _work(form: Convolution, names: Namer, added: str) -> str | None:
     """The author's statements for one result; with `added` instead of the sum's loops where it is given."""
     site = form.site
     x, y = names("own_x"), names("own_y")

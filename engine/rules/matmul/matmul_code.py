@@ -4,18 +4,15 @@ Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (200
 "Shared Memory in Matrix Multiplication".
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.rewrite import grouped_text
+from engine.rewrite import Namer, grouped_text
 from engine.rules.matmul import matmul_form, matmul_loads, matmul_tensor
 from engine.rules.matmul.matmul_loads import Part, Tiling
 
 
-def tile_body(
-    form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
-) -> str:
+def tile_body(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> str:
     """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
 
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
@@ -58,7 +55,7 @@ def tile_body(
     return "\n".join(lines)
 
 
-def _depth(form: matmul_form.Product, name: Callable[[str], str]) -> list[str]:
+def _depth(form: matmul_form.Product, name: Namer) -> list[str]:
     """The depth of the block's product: none where a mask empties the whole tile."""
     if not form.masks:
         return []
@@ -74,7 +71,7 @@ def _depth(form: matmul_form.Product, name: Callable[[str], str]) -> list[str]:
     return [*lines, f"const int {name('depth')} = {used} ? {form.depth} : 0;  // no result of another block is used"]
 
 
-def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
+def _thread_place(t: Tiling, name: Namer) -> list[str]:
     """The thread's row and column among the threads of the tile."""
     tid, row, column = name("tid"), name("thread_row"), name("thread_col")
     if t.squared:
@@ -89,9 +86,7 @@ def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     ]
 
 
-def _pipelined(
-    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
-) -> list[str]:
+def _pipelined(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     tiles, tile = name("tiles"), name("tile")
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
@@ -111,9 +106,7 @@ def _pipelined(
     return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}"]
 
 
-def _ahead(
-    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
-) -> list[str]:
+def _ahead(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     """As `_pipelined`; a thread's elements of the next k, be it of the next tile, are loaded while those of this one are multiplied."""
     tiles, tile, k = name("tiles"), name("tile"), name("k_in")
 
@@ -162,9 +155,7 @@ def _ahead(
     ]  # fmt: skip
 
 
-def _copied(
-    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
-) -> list[str]:
+def _copied(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
 
     def copy(at: str, *, surely: bool = False) -> list[str]:
@@ -192,9 +183,7 @@ def _copied(
     ]
 
 
-def _plain(
-    form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str
-) -> list[str]:
+def _plain(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     start = name("first_k")
     body: list[str] = []
     for p in parts:
@@ -225,7 +214,7 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> s
     return f"{index} / {group} * {extent // per * group} + {within}"
 
 
-def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Namer, unit: str) -> list[str]:
     a, b = parts
     if t.tensor:
         of = {"a": a, "b": b}
@@ -255,7 +244,7 @@ class _Step:
     fragment: str
 
 
-def _fragment(t: Tiling, p: Part, step: _Step, name: Callable[[str], str], unit: str) -> list[str]:
+def _fragment(t: Tiling, p: Part, step: _Step, name: Namer, unit: str) -> list[str]:
     """The thread's elements of one k come from shared memory to registers."""
     index, count, mine = ("i", "thread_m", "thread_row") if p.which == "a" else ("j", "thread_n", "thread_col")
     at = name(index)
@@ -268,7 +257,7 @@ def _fragment(t: Tiling, p: Part, step: _Step, name: Callable[[str], str], unit:
     ]
 
 
-def _add_products(fragment: str, name: Callable[[str], str], unit: str) -> list[str]:
+def _add_products(fragment: str, name: Namer, unit: str) -> list[str]:
     i, j = name("i"), name("j")
     return [
         "#pragma unroll",

@@ -1,10 +1,9 @@
 """How the results of a tiled product are used: the loops around the author's statements, and stores of four neighbours at once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.syntax import children, names, text
-from engine.rewrite import Node, Scope, Site, grouped_text, replace_name
+from engine.rewrite import Namer, Node, Scope, Site, grouped_text, replace_name
 from engine.rules.matmul import matmul_code, matmul_form, matmul_tensor
 from engine.rules.matmul.matmul_loads import Tiling, indented
 
@@ -23,7 +22,7 @@ class Result:
     depth: int  # how many loops
 
 
-def result(t: Tiling, name: Callable[[str], str], unit: str, group: int = 1) -> Result:
+def result(t: Tiling, name: Namer, unit: str, group: int = 1) -> Result:
     """The loops over a thread's results, or over each `group` of neighbours (that is the last loop's `e`).
 
     Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring

@@ -1,12 +1,12 @@
 """A matrix product with one thread per element becomes a tiled one with several results per thread."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
 from engine.cuda.syntax import walk
-from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, merge, proposal
+from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Point, Proposal, Proposals, merge, proposal
+from engine.rewrite.site import Namer, Site
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import fits_bounds
 from engine.rules.idioms.tensor_cores import functions, pair_functions, paired, worthwhile
@@ -91,7 +91,7 @@ class MatmulTile:
         if found is None:
             return
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             tiling = Tiling(
                 values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
                 copies=bool(values["copies"]), square=bool(values["square"]), tensor=bool(values.get("tensor")),
@@ -198,7 +198,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposal
     )
 
 
-def _holds(tiling: Tiling, before: Sequence[LaunchConfig]) -> bool:
+def _holds(tiling: Tiling, before: tuple[LaunchConfig, ...]) -> bool:
     """Whether one tile holds what a block of the launches computes, and is not twice as large as the largest."""
     largest = [max((c.block[k] for c in before), default=0) for k in (0, 1)]
     return all(n <= tile < 2 * n for n, tile in zip(largest, (tiling.bn, tiling.bm), strict=True))
@@ -263,7 +263,7 @@ class _Using:
     tiling: Tiling
     pairs: bool
     kept: list[Node]
-    name: Callable[[str], str]
+    name: Namer
 
     def statements(self, value: str | None, *changes: tuple[int, int, str]) -> list[str]:
         """The statements for the result `value`, without indentation of their own; with the author's loop where it is None."""

@@ -8,13 +8,12 @@ place in the array follows from the index with that thread's numbers put in.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cuda.edit import edit_program
 from engine.cuda.questions import Polynomial, atom, number, pure
 from engine.cuda.syntax import THREAD_NAMES, children, inside, is_integer_type, span, text, walk
-from engine.rewrite import Declared, Edit, Node, Site, Span, reindent
+from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, reindent
 from engine.rules.idioms import StrideLoop, stride_loop
 from engine.rules.matmul import matmul_staging, matmul_tiled_loop
 from engine.rules.program_site import make_site
@@ -32,7 +31,7 @@ class Untiled:
     there: Span  # of the body in the site's file
     here: Span  # of the body in the program's
 
-    def back(self, edits: Mapping[str, tuple[Edit, ...]]) -> dict[str, tuple[Edit, ...]] | None:
+    def back(self, edits: Edits) -> dict[str, tuple[Edit, ...]] | None:
         """Edits of the plain kernel that replace its whole body, for the program as it is; None for others."""
         moved: dict[str, tuple[Edit, ...]] = dict(edits)
         own = []
@@ -142,7 +141,7 @@ class _Reader:
             return None
         return self._written(before, line, after, self._gone(loop), down.render(), across.render())
 
-    # Names and numbers of the thread.
+    # Namer and numbers of the thread.
 
     def _dependent(self) -> set[str]:
         """Locals that differ between threads by their declaration."""

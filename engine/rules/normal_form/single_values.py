@@ -1,9 +1,7 @@
 """Variables with one value each: `int rest = i % n; … rest = rest % m;` as `int rest = i % n; … int rest2 = rest % m;`."""
 
-from collections.abc import Callable
-
 from engine.cuda.questions import Declared, assigned, children, inside, is_integer_type, pure, text, variables, walk
-from engine.rewrite import Edit, Edits, Node, Site
+from engine.rewrite import Edit, Edits, Namer, Node, Site
 
 
 def single_values(site: Site) -> Edits | None:
@@ -18,7 +16,7 @@ def single_values(site: Site) -> Edits | None:
     return site.in_file(*edits) if edits else None
 
 
-def _renamed(site: Site, declared: Declared, kind: str, fresh: Callable[[str], str]) -> list[Edit]:
+def _renamed(site: Site, declared: Declared, kind: str, fresh: Namer) -> list[Edit]:
     uses = site.scope.same(declared, declared.name, declared.scope)
     sets: list[tuple[Node, Node]] = []  # the statement, the assignment
     for use in uses:

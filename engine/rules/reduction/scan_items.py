@@ -5,8 +5,6 @@ adds up consecutive elements in registers, so that shuffles and barriers serve s
 words that are zero before each launch, or are kept between launches. An edit of kernels can have neither.
 """
 
-from collections.abc import Sequence
-
 from engine.cuda.syntax import children, compact
 from engine.rewrite import Edit, Edits, Proposals, Site, proposal, template
 from engine.rules.idioms import WARP, BarrierSegment, NoSegments, fewer_threads, one_dimensional, segments_of
@@ -49,7 +47,7 @@ class ScanItems:
 
 
 def _edits(
-    site: Site, segments: Sequence[BarrierSegment], scans: Sequence[BlockScan], items: int, threads: int
+    site: Site, segments: list[BarrierSegment], scans: list[BlockScan], items: int, threads: int
 ) -> Edits | None:
     name = site.fresh("block_scan", ("first", "item"))
     above = Edit.insert(site.declaration_start, helper(name, scans[0].type, items, threads))

@@ -45,7 +45,7 @@ class RowUse:
 
 @dataclass(frozen=True)
 class VectorLoop:
-    """Names of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
+    """Namer of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
 
     count: int
     vector: str

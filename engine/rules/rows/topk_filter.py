@@ -5,13 +5,12 @@ their 32 maxima has k larger ones, and need not be inserted. Source of the idea:
 with GPUs" (2017), section 4: a threshold keeps most elements from a list in registers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import chain
 from typing import Any
 
 from engine.cuda.questions import children, names, pure_value, text, variables, walk, written
-from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, reindent, template
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Namer, Node, Site, Space, Span, Values, reindent, template
 from engine.rules.idioms import WARP, StrideLoop, interpreter, one_dimensional, size_of, stride_loop, with_pragma
 from engine.rules.idioms.interpreter import Companion, Env, Fresh, Interpreter, Key, NotInterpreted, Step, shown
 from engine.rules.idioms.thread_index import Index, ThreadMap, holds, thread_map, thread_uses_outside
@@ -263,7 +262,7 @@ def _listed(site: Site, form: ThreadMap, place: int, loop: StrideLoop, threads: 
 
 def _stays(site: Site, statements: Sequence[Node], arrays: set[str]) -> bool:
     """Whether the statements may run in threads without a row: they use no memory but the thread's own arrays."""
-    for node in chain.from_iterable(map(walk, statements)):
+    for node in (n for statement in statements for n in walk(statement)):
         if node.type in ("pointer_expression", "field_expression", "call_expression"):
             return False
         if node.type == "subscript_expression" and text(node.child_by_field_name("argument") or node) not in arrays:
@@ -369,7 +368,7 @@ def _edits(match: InsertionList, figures: _FilterForm) -> Edits:
     return site.in_file(*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), code))
 
 
-def _keeping(match: InsertionList, name: Callable[[str], str], each: int, rows: int) -> dict[str, str]:
+def _keeping(match: InsertionList, name: Namer, each: int, rows: int) -> dict[str, str]:
     """The lines around the filter that keep the values of threads with an element to insert."""
     j, kept = name("j"), _kept(match)
     length = f"{kept * each} + {_pad(each)}"
