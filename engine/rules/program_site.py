@@ -4,9 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
-from engine.cuda.aliases import included_units
+from engine.cuda import aliases, launch
 from engine.cuda.kernel import Unit
-from engine.cuda.launch import sites
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse
 from engine.model import Program, Target
@@ -27,7 +26,7 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     macros = {**_only(headers, "macros"), **unit.macros}
     unit = replace(unit, macros=macros, constants={**_only(headers, "constants"), **unit.constants})
     kernel = unit.kernel(spec.steps[step].kernel)
-    launches = sites(program, kernel.name)
+    launches = launch.sites(program, kernel.name)
     configs: list[LaunchConfig] = []
     try:
         spec = reader.relaunched(program, spec)
@@ -42,7 +41,7 @@ def _headers(program: Program, spec: KernelSpec) -> tuple[Unit, ...]:
     """The headers that the kernel's file includes, and the file that it is compiled through."""
     options = spec.compile
     try:
-        found = tuple(included_units(program, tuple(options.include), options.unit))
+        found = tuple(aliases.included_units(program, tuple(options.include), options.unit))
     except OptimlError:
         return ()
     return tuple(unit for unit in found if unit.path != program.kernel_file)

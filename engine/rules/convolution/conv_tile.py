@@ -13,9 +13,7 @@ from engine.rewrite import Change, Edit, MatchedRule, Namer, Site, Space, Values
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
-from engine.rules.idioms import definition, fits_bounds, in_parameters
-from engine.rules.idioms.digits import composed
-from engine.rules.idioms.tensor_cores import functions
+from engine.rules.idioms import definition, digits, fits_bounds, in_parameters, tensor_cores
 
 _NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies", "tensor")
 # The first fill an SM's registers and lanes; the last are for few channels or small images.
@@ -321,7 +319,7 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     outer, inner = site.indent_at(site.kernel.span.start), site.indent_unit
     code = _indented(body + done, outer + inner)
     header = "cuda_pipeline.h" if tile.copies else None
-    before = site.define(functions(names), header) if tile.tensor else site.include(header)
+    before = site.define(tensor_cores.functions(names), header) if tile.tensor else site.include(header)
     return [*before, Edit.replace(site.body, f"{{\n{code}{outer}}}")]
 
 
@@ -427,7 +425,7 @@ def _work(form: Convolution, names: Namer, added: str) -> str | None:
     used = {text(n) for statement in kept for n in walk(statement) if n.type == "identifier"}
     for name in form.found.digits:
         if name in used and name not in form.chosen:
-            value = composed(form.found, name, form.chosen)
+            value = digits.composed(form.found, name, form.chosen)
             if value is None:
                 return None
             lines.append(f"const {form.found.types[name]} {name} = {value};")

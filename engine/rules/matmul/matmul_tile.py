@@ -8,8 +8,7 @@ from engine.cuda.syntax import walk
 from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Point, Proposal, Proposals, merge, proposal
 from engine.rewrite.site import Namer, Site
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.idioms import fits_bounds
-from engine.rules.idioms.tensor_cores import functions, pair_functions, paired, worthwhile
+from engine.rules.idioms import fits_bounds, tensor_cores
 from engine.rules.matmul import matmul_code, matmul_form, matmul_mask, matmul_results, matmul_tensor, matmul_tiled_form
 from engine.rules.matmul.matmul_loads import SIZES, Part, Tiling, indented, part
 
@@ -129,12 +128,12 @@ class _Multiplication:
     def pairs(self) -> bool:
         """Whether tensor cores multiply the factors as they are, of 16 bits, for sums in single precision."""
         a, b = self.form.a.element, self.form.b.element
-        return self._summed and a == b and paired(a, self.site.target.arch)
+        return self._summed and a == b and tensor_cores.paired(a, self.site.target.arch)
 
     @property
     def tensor(self) -> bool:
         """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
-        return self._summed and worthwhile(self.site.target.arch)
+        return self._summed and tensor_cores.worthwhile(self.site.target.arch)
 
     @property
     def _summed(self) -> bool:
@@ -246,7 +245,7 @@ def _rewrite(site: Site, form: matmul_form.Product, tiling: Tiling, parts: tuple
     edits = [Edit.replace(body, "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     header = "cuda_pipeline.h" if tiling.copies else None
     if tiling.tensor:
-        written = pair_functions(form.a.element, name) if parts[0].pairs else functions(name)
+        written = tensor_cores.pair_functions(form.a.element, name) if parts[0].pairs else tensor_cores.functions(name)
         edits += site.define(written, header)
     else:
         edits += site.include(header)
