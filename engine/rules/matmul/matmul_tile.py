@@ -9,7 +9,7 @@ from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Point, Pr
 from engine.rewrite.site import Namer, Site
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import fits_bounds, tensor_cores
-from engine.rules.matmul import matmul_code, matmul_form, matmul_mask, matmul_results, matmul_tensor, matmul_tiled_form
+from engine.rules.matmul import matmul_code, matmul_form, matmul_mask, matmul_tensor, matmul_tiled_form
 from engine.rules.matmul.matmul_loads import SIZES, Part, Tiling, indented, part
 
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
@@ -236,8 +236,8 @@ def _rewrite(site: Site, form: matmul_form.Product, tiling: Tiling, parts: tuple
     blocks.append(reindent(matmul_code.tile_body(form, tiling, parts, name, unit), "", indent))
     kept = _kept(form, body)
     store = (
-        matmul_results.vector_store(site, form, kept)
-        if form.alone and not tiling.exchanged and tiling.tn % matmul_results.WIDTH == 0
+        matmul_code.vector_store(site, form, kept)
+        if form.alone and not tiling.exchanged and tiling.tn % matmul_code.WIDTH == 0
         else None
     )
     used = _used(_Using(site, form, tiling, parts[0].pairs, kept, name), store)
@@ -278,10 +278,10 @@ class _Using:
         return lines
 
 
-def _used(using: _Using, store: matmul_results.VectorStore | None) -> str:
+def _used(using: _Using, store: matmul_code.VectorStore | None) -> str:
     """The loops in which the results are used."""
     form, name, unit = using.form, using.name, using.site.indent_unit
-    one = matmul_results.result(using.tiling, name, unit, matmul_results.WIDTH if store is not None else 1)
+    one = matmul_code.result(using.tiling, name, unit, matmul_code.WIDTH if store is not None else 1)
     if using.tiling.tensor:
         return _used_on_tensor_cores(using, one)
     row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
@@ -297,17 +297,17 @@ def _used(using: _Using, store: matmul_results.VectorStore | None) -> str:
     else:
         first, e, held = name("col_at"), name("e"), name("kept")
         column = f"{form.column.type} {form.column.name} = {first} + {e};"
-        loop = ["#pragma unroll", f"for (int {e} = 0; {e} < {matmul_results.WIDTH}; ++{e}) {{"]
+        loop = ["#pragma unroll", f"for (int {e} = 0; {e} < {matmul_code.WIDTH}; ++{e}) {{"]
         vector = using.statements(one.value, store.kept(f"{held}[{e}]"))
         place = store.place(using.site, form.column.name, first)
-        values = ", ".join(f"{held}[{k}]" for k in range(matmul_results.WIDTH))
+        values = ", ".join(f"{held}[{k}]" for k in range(matmul_code.WIDTH))
         scalar = [f"if ({within}) {{", *indented(using.statements(one.value), unit), "}"]
         aligned = name("stores_aligned")
         body = [
             row,
             f"const int {first} = {name('first_col')} + {one.column};",
-            f"if ({aligned} && {form.row.name} < {form.rows} && {first} + {matmul_results.WIDTH} <= {form.columns}) {{",
-            f"{unit}{store.type} {held}[{matmul_results.WIDTH}];",
+            f"if ({aligned} && {form.row.name} < {form.rows} && {first} + {matmul_code.WIDTH} <= {form.columns}) {{",
+            f"{unit}{store.type} {held}[{matmul_code.WIDTH}];",
             *indented([*loop, *indented([column, *vector], unit), "}"], unit),
             f"{unit}*{place} = make_{store.vector}({values});",
             "} else {",
@@ -319,7 +319,7 @@ def _used(using: _Using, store: matmul_results.VectorStore | None) -> str:
     return "\n".join([*before, *one.opening, *indented(body, unit * one.depth), *closing])
 
 
-def _used_on_tensor_cores(using: _Using, one: matmul_results.Result) -> str:
+def _used_on_tensor_cores(using: _Using, one: matmul_code.Result) -> str:
     """The loops in which a warp's results are used, or computed by the author's loop.
 
     That computes them where one is infinite or no number and factors are in single precision: a part of a factor may overflow where
