@@ -12,28 +12,21 @@ from difflib import SequenceMatcher
 from engine.cuda.edit import edit_program
 from engine.model import Program
 from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
-from engine.rules.normal_form.accesses import plain_accesses
-from engine.rules.normal_form.guards import guards_last
-from engine.rules.normal_form.indices import global_indices, without_unused
-from engine.rules.normal_form.inlined import inlined
-from engine.rules.normal_form.loop_heads import exclusive_bounds, own_counters
-from engine.rules.normal_form.ranks import thread_ranks
-from engine.rules.normal_form.row_starts import row_starts
-from engine.rules.normal_form.single_values import single_values
+from engine.rules.normal_form import accesses, guards, indices, inlined, loop_heads, ranks, row_starts, single_values
 from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
-    inlined,
-    own_counters,
-    exclusive_bounds,
-    thread_ranks,
-    plain_accesses,
-    row_starts,
-    single_values,
-    global_indices,
-    without_unused,
-    guards_last,
+    inlined.inlined,
+    loop_heads.own_counters,
+    loop_heads.exclusive_bounds,
+    ranks.thread_ranks,
+    accesses.plain_accesses,
+    row_starts.row_starts,
+    single_values.single_values,
+    indices.global_indices,
+    indices.without_unused,
+    guards.guards_last,
 )
 
 
