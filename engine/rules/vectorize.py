@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.cuda.declarations import declarators
 from engine.cuda.definitions import expression
-from engine.cuda.questions import ArithmeticError_, Polynomial, evaluate_int, polynomial, pure, written
+from engine.cuda.questions import ArithmeticError_, Polynomial, declarators, evaluate_int, polynomial, pure, written
 from engine.cuda.subscripts import index_of, is_target, subscripts, unconditional
 from engine.cuda.syntax import children, names, strip, text, walk
 from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Parameter, Scope, Site, Space, Span, Values, merge

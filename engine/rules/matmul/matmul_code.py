@@ -5,12 +5,11 @@ Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (200
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Namer, Node, Scope, Site, grouped_text, replace_name
 from engine.rules.matmul import matmul_form, matmul_loads, matmul_tensor
-from engine.rules.matmul.matmul_loads import Part, Tiling, indented
+from engine.rules.matmul.matmul_loads import Part, Side, Tiling, indented
 
 
 def tile_body(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> str:
@@ -199,7 +198,7 @@ def _plain(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name:
     return [head, *matmul_loads.indented(body, unit), "}"]
 
 
-def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> str:
+def local_place(t: Tiling, which: Side, index: str, mine: str) -> str:
     """The row (or column) of the block's tile that result `index` of the thread in row (or column) `mine` of the threads belongs to.
 
     Four neighbours at a time, so that they are read with one 128-bit load; the groups are spread over the tile, so that

@@ -6,6 +6,8 @@ from typing import Literal
 from engine.rewrite import Namer, grouped_text
 from engine.rules.matmul import matmul_form, matmul_tensor
 
+Side = Literal["a", "b"]  # the left or the right operand
+
 # Vector type and its number of elements; other element types are loaded one by one.
 _VECTORS = {
     "float": ("float4", 4), "int": ("int4", 4), "unsigned": ("uint4", 4), "unsigned int": ("uint4", 4),
@@ -87,7 +89,7 @@ class Part:
     """How one operand's tile is loaded: `width` elements at a time, `count` times per thread."""
 
     operand: matmul_form.Operand
-    which: Literal["a", "b"]
+    which: Side
     outer: int  # the tile's extent in rows of A or columns of B
     pad: int
     width: int
@@ -125,7 +127,7 @@ class Part:
         return f"{name(self.which + '_tile')}{buffer}[{far}][{near}]"
 
 
-def part(operand: matmul_form.Operand, which: Literal["a", "b"], tiling: Tiling, pairs: bool) -> Part | None:
+def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool) -> Part | None:
     """The loading plan for one operand; None where the threads do not share the tile evenly.
 
     With `pairs`, for tensor cores that multiply elements of 16 bits.

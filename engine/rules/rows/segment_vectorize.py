@@ -4,7 +4,6 @@ A segment begins anywhere: vectors start at multiples of their size, and those t
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal
@@ -33,7 +32,7 @@ class SegmentVectorize:
     def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.pointers_distinct:
             return
-        for order, segments in enumerate(row_vectorize.alike_loops(site, partial(_segment, site))):
+        for order, segments in enumerate(row_vectorize.alike_loops(site, lambda loop: _segment(site, loop))):
             loops = [s.loop for s in segments]
             uses = row_vectorize.vector_uses(site, loops, together=segments[0].first != "")
             if uses is None:
