@@ -217,9 +217,8 @@ def _check_depth(root: Node, path: str) -> None:
             if not cursor.goto_parent():
                 return
     cursor.reset(root)
-    above = [
-        0
-    ]  # how deep each node above stands; conditions of the preprocessor do not count, as nothing follows them by calls
+    # How deep each node above stands; conditions of the preprocessor do not count, as nothing follows them by calls
+    above = [0]
     while True:
         node = cursor.node
         assert node is not None

@@ -133,9 +133,8 @@ class GpuEvaluator:
             self._wide = self._widened(built)
             compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
             ready()
-            if (
-                self._cpu
-            ):  # a confirmation needs it, and the cores have little to do before the first candidates are built
+            # A confirmation needs it, and the cores have little to do before the first candidates are built
+            if self._cpu:
                 self._cpu.open_beside(built)
             self._refuse_large(self._runner.start()["free_bytes"])
             self._original = built

@@ -96,9 +96,8 @@ def tune(
         else:
             template, notes = _of_model(options, llm, program, (spec, spec_path), machine.target)
     except NoTemplate:
-        builder.original(
-            program
-        )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        # Rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        builder.original(program)
         raise
     if options.constants and not isinstance(template, RuleTemplate):
         what = "the parameters tuned here are already named constants"
@@ -222,9 +221,8 @@ class _Run:
             )
 
             def ready() -> None:
-                if (
-                    not self.strategy.patient and not options.resume
-                ):  # else what is told first changes what is wanted first
+                # Else what is told first changes what is wanted first
+                if not self.strategy.patient and not options.resume:
                     tuner.begin(min(ahead, options.budget.candidates or ahead))
 
             try:

@@ -23,9 +23,8 @@ from engine.tune.template import RuleTemplate, program_at, tunable
 
 _NUMBER = re.compile(r"(\d+)([uUlL]*)", re.ASCII)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b")
-_PLAIN = re.compile(
-    r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII
-)  # not the arguments of a function
+# Not the arguments of a function
+_PLAIN = re.compile(r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII)
 _CHOICE = re.compile(r"\s*(\d+)\s*\?([^?:]*):([^?:]*)", re.ASCII)
 _BYTES = "surrogateescape"  # what is no UTF-8 in a file is left as it is
 _MOST_SAMPLES = 48  # points whose texts are compared; writing one takes some milliseconds

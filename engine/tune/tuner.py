@@ -196,9 +196,8 @@ class Tuner:
             return beside and not self._ended(budget, idle)
 
         while True:
-            while (
-                len(self._running) < devices.count and more()
-            ):  # what the last choice left; the next one is made beside that
+            # What the last choice left; the next one is made beside that
+            while len(self._running) < devices.count and more():
                 rest = [point for point in self._chosen if not self._is_running(point)]
                 point = self._for_device(self._there(rest), rest, more)
                 if point is None:
