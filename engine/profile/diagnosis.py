@@ -239,10 +239,7 @@ def _bound(
         )  # fmt: skip
     if share is not None and 100 * share >= _BUSY_PCT:
         return "memory", f"memory-bound: {copy}"
-    return (
-        "unknown",
-        f"not memory-bound: {copy}" if copy else "these counters do not name the bottleneck",
-    )
+    return ("unknown", f"not memory-bound: {copy}" if copy else "these counters do not name the bottleneck")
 
 
 def _and(copy: str) -> str:

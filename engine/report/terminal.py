@@ -343,10 +343,7 @@ def _speedup(evaluation: Evaluation) -> str:
 def _resources(evaluation: Evaluation) -> tuple[str, str]:
     if not evaluation.resources:
         return "", ""
-    return (
-        str(max(r.registers for r in evaluation.resources)),
-        str(max(r.shared_bytes for r in evaluation.resources)),
-    )
+    return (str(max(r.registers for r in evaluation.resources)), str(max(r.shared_bytes for r in evaluation.resources)))
 
 
 def print_tree(nodes: Sequence[Node]) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tree_sitter import Node
 
@@ -40,6 +40,20 @@ _MAX_STEPS = 8  # of names for each other
 Namer = Callable[[str], str]
 
 
+def once(say: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
+    """`say`, which two dozen rules ask of a site, worked out for the first of them. For what nobody changes."""
+
+    @wraps(say)
+    def known(site: Site, /, *asked: P.args, **by_name: P.kwargs) -> T:
+        key = (say, asked, *by_name.items())
+        if key not in site.memo:
+            site.memo[key] = say(site, *asked, **by_name)
+        found: T = site.memo[key]
+        return found
+
+    return known
+
+
 @dataclass(frozen=True)
 class Site:
     """What a rule sees: one kernel of one program, with its launches and spec, parsed once for all rules."""
@@ -50,9 +64,8 @@ class Site:
     unit: Unit  # of the kernel's file
     kernel: Kernel
     launches: tuple[LaunchSite, ...]  # every launch of the kernel in the program; () where none can be seen
-    configs: tuple[
-        LaunchConfig, ...
-    ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
+    # The evaluated launch of each timing case, in the spec's order; () if not evaluable
+    configs: tuple[LaunchConfig, ...]
     target: Target = field(default_factory=Target)
     headers: tuple[Unit, ...] = ()  # that the kernel's file includes, and the file that it is compiled through
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `once`
@@ -136,6 +149,7 @@ class Site:
         """The function-like macros of the kernel's file: name to replacement text."""
         return {name: bodies[-1][1] for name, bodies in function_macros(self.unit.data, self.unit.path).items()}
 
+    @once
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
         types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
@@ -379,20 +393,8 @@ def _function(node: Node) -> str | None:
     return "__device__" if "__device__" in words and "__global__" not in words else ""
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def once(say: Callable[[Site], T]) -> Callable[[Site], T]:
-    """`say`, which two dozen rules ask of a site, worked out for the first of them. For what nobody changes."""
-
-    @wraps(say)
-    def known(site: Site) -> T:
-        if say not in site.memo:
-            site.memo[say] = say(site)
-        found: T = site.memo[say]
-        return found
-
-    return known
 
 
 @lru_cache(maxsize=64)  # a rule asks for several names in one text, and for the same ones at each point of a template

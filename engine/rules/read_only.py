@@ -37,10 +37,7 @@ class ReadOnly:
             return
         edits = []
         for node in loads:
-            edits += [
-                Edit.insert(node.start_byte, "__ldg(&"),
-                Edit.insert(node.end_byte, ")"),
-            ]
+            edits += [Edit.insert(node.start_byte, "__ldg(&"), Edit.insert(node.end_byte, ")")]
         # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
         yield from proposal(self.name, self.summary, site.in_file(*edits), 0.12, loads=len(loads))
 

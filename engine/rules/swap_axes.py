@@ -105,8 +105,7 @@ def _swapped(site: Site, mapping: ThreadMap, along_x: str, along_y: str, shape: 
             continue
         edits.append(Edit.replace(field, "y" if text(field) == "x" else "x"))
     launch = site.launch_edits(
-        grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])],
-        block=[str(shape[0]), str(shape[1])],
+        grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])], block=[str(shape[0]), str(shape[1])]
     )
     merged = merge(site.in_file(*edits), launch)
     after = site.configs_after(merged) if merged is not None else None

@@ -291,8 +291,7 @@ def _edits(match: Stages, *, twice: bool) -> list[Edit]:
     return [
         Edit.insert(begin, indented(before, outer).lstrip() + outer),
         Edit(
-            Span(body.start_byte, body.end_byte),
-            f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
+            Span(body.start_byte, body.end_byte), f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}"
         ),
         Edit.insert(nest.end_byte, "".join(f"\n{outer}{line}" for line in after)),
     ]

@@ -16,17 +16,7 @@ from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
 from engine.spec.constant_memory import GivenConstant, constant_named
-from engine.spec.kernel_spec import (
-    Argument,
-    Case,
-    CompileOptions,
-    Fill,
-    FillKind,
-    KernelSpec,
-    LaunchExpr,
-    Role,
-    Step,
-)
+from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, FillKind, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.places import FieldError, Place, StructFields
 from engine.spec.spec_checks import MAX_BYTES, case_name, check_case, derived_cases, same_names
 from engine.spec.tables import SPEC_NAME, Table, resolve, split_kernel, tables_of

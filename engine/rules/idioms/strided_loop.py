@@ -26,7 +26,7 @@ def stride_loop(node: Node, *, memory: bool = False) -> StrideLoop | None:
 
     `memory` admits stores to elements whose array cannot be told, as through a cast pointer: they change no variable.
     """
-    return _counted(node, "<", ">", memory=memory)
+    return _counted(node, "<", ">", memory=memory) if node.type == "for_statement" else None
 
 
 def _counted(node: Node, below: str, above: str, *, memory: bool = False) -> StrideLoop | None:

@@ -299,10 +299,7 @@ def result(t: Tiling, name: Namer, unit: str, group: int = 1) -> Result:
     if not t.exchanged:
         step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
         opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
-        places = (
-            local_place(t, "a", i, name("thread_row")),
-            local_place(t, "b", j, name("thread_col")),
-        )
+        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
         return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
     tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
     each = t.exchanged

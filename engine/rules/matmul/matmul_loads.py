@@ -255,10 +255,7 @@ def places(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[s
         f"const int {at} = {first} + {outer};",
         f"{name(p.which + '_from')}[{name('v')}] = {base(p)} + static_cast<size_t>({far}) * {stride} + {near};",
     ]
-    return [
-        f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];",
-        *_loop(p, body, name, unit),
-    ]
+    return [f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];", *_loop(p, body, name, unit)]
 
 
 def load_placed(form: matmul_form.Product, p: Part, first_k: str, name: Namer, unit: str) -> list[str]:
@@ -333,12 +330,7 @@ def store_tile(p: Part, buffer: str, name: Namer, unit: str) -> list[str]:
         return _loop(p, [f"{p.element(buffer, outer, k, name)} = {value};"], name, unit)
     along_k = p.operand.along == "k"
     place = p.element(buffer, outer if along_k else f"{outer} + {e}", f"{k} + {e}" if along_k else k, name)
-    body = [
-        "#pragma unroll",
-        f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{place} = {value};",
-        "}",
-    ]
+    body = ["#pragma unroll", f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{", f"{unit}{place} = {value};", "}"]
     return _loop(p, body, name, unit)
 
 

@@ -201,10 +201,7 @@ def _edits(rounds: _Rounds, items: int) -> Edits | None:
     name = site.fresh_names()
     k, item, call = name("k"), name("item"), name("block_scan")
     written_ = scan_items.helper(call, rounds.scan.type, items, elements)
-    edits = [
-        Edit.insert(site.declaration_start, written_),
-        rounds.scan.call(site, call),
-    ]
+    edits = [Edit.insert(site.declaration_start, written_), rounds.scan.call(site, call)]
     (array,) = (n for n in walk(site.body) if n.type == "array_declarator" and rounds.array.name in text(n))
     extent = array.child_by_field_name("size")
     update = loop.node.child_by_field_name("update")

@@ -326,13 +326,7 @@ def may_repeat(site: Site) -> bool:
     return True
 
 
-def repeated(
-    site: Site,
-    shape: Shape,
-    index: Index,
-    loop: Loop,
-    reads: Mapping[tuple[int, int], str],
-) -> list[Edit]:
+def repeated(site: Site, shape: Shape, index: Index, loop: Loop, reads: Mapping[tuple[int, int], str]) -> list[Edit]:
     """The body in a loop over the thread's elements along one axis, with the text of its reads replaced by span."""
     body = site.body
     indent, unit = site.indent_at(children(body)[0].start_byte), site.indent_unit
