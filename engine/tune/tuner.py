@@ -23,7 +23,7 @@ from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
 from engine.tune.build_pace import BuildPace
-from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
+from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, original_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
@@ -103,7 +103,7 @@ class Tuner:
 
     def start(self, built: Built, evaluation: Evaluation) -> None:
         """Take the original as point of comparison, and what the journal holds as evaluated."""
-        self._original_us = mean_us(evaluation, original=True)
+        self._original_us = original_us(evaluation)
         default = self.template.default
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
@@ -113,10 +113,8 @@ class Tuner:
         for entry in earlier:
             self._take_over(entry)
         if self._journal is not None and not earlier:
-            text = "the original"
-            self._journal.book(
-                Entry(0, None, "", "", {}, text, self._original.digest, built.launches, evaluation, {}, 0.0)
-            )
+            told = "the original", self._original.digest, built.launches, evaluation
+            self._journal.book(Entry(0, None, "", "", {}, *told, {}, 0.0))
         self._begin = time.monotonic()
 
     def begin(self, count: int) -> None:
@@ -423,19 +421,14 @@ class Tuner:
         if len(self.checked) >= _CHECKED:
             return
         if outcome in WRONG:
-            raise RefusedError(
-                f"the template does not reproduce the original at {at}: {reason}",
-                do="exclude such points with a where condition, or fix the code"
-                if self.template.name == "constants"
-                else f"omit the rule {self.template.name}, and please report it",
-            )
+            own, rule = "exclude such points with a where condition, or fix the code", self.template.name
+            advice = own if rule == "constants" else f"omit the rule {rule}, and please report it"
+            raise RefusedError(f"the template does not reproduce the original at {at}: {reason}", do=advice)
         if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
         elif not self.checked and len(self.tried) >= 2 * _CHECKED:
-            raise RefusedError(
-                f"no point of the template could be built and run; the last, {at}: {reason}",
-                do="fix the code or the conditions",
-            )
+            why = f"no point of the template could be built and run; the last, {at}: {reason}"
+            raise RefusedError(why, do="fix the code or the conditions")
 
     # ---- booking
 
@@ -482,9 +475,8 @@ class Tuner:
             self.progress.best_ratio = 2 ** (value or 0.0)
             self.progress.best_summary = ", ".join(f"{n} = {v}" for n, v in values.items())
         ratio = max(1.0, 2 ** (self._incumbent.value or 0.0)) if self._incumbent is not None else 1.0
-        self.trace.append(
-            Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, self._original_us / ratio)
-        )
+        best_us = self._original_us / ratio
+        self.trace.append(Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, best_us))
 
     # ---- what came out
 
