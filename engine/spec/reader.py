@@ -61,7 +61,7 @@ def spec_of(
     program: Program, table: Table, *, limit_bytes: int = MAX_BYTES, compile: CompileOptions = PLAIN
 ) -> KernelSpec:
     """The spec that one table gives for the program. Raises as `specs_in`."""
-    return _Reader(program, table, compile).spec(limit_bytes)
+    return _SpecReader(program, table, compile).spec(limit_bytes)
 
 
 def relaunched(program: Program, spec: KernelSpec) -> KernelSpec:
@@ -78,7 +78,7 @@ def relaunched(program: Program, spec: KernelSpec) -> KernelSpec:
     return spec
 
 
-class _Reader:
+class _SpecReader:
     """Turns one table into a spec."""
 
     def __init__(self, program: Program, table: Table, project: CompileOptions) -> None:

@@ -34,7 +34,7 @@ _MOST_SHIFT = 64  # of a figure from what it depends on
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenConstant:
     """The program with named constants, at one point of its template.
 
     `names` are the constants by the parameter, `fixed` the parameters that stay figures because the text changes in more than
@@ -48,7 +48,7 @@ class Written:
     points: tuple[tuple[Mapping[str, int], Program], ...]
 
 
-def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], at: Point) -> Written:
+def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], at: Point) -> WrittenConstant:
     """The program of the point `at` with as many parameters as named constants as can be, and their `tune` and `where` lines.
 
     `points` are the feasible ones. Raises RefusedError where no parameter can be.
@@ -73,7 +73,7 @@ def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], a
 
 
 def check(
-    found: Written, spec: KernelSpec, spec_path: str | None, build: Callable[[Program], Built]
+    found: WrittenConstant, spec: KernelSpec, spec_path: str | None, build: Callable[[Program], Built]
 ) -> tuple[Mapping[str, int], ...]:
     """Hold the text with constants against what the rule writes: at some points both have to be the same machine code.
 
@@ -263,7 +263,7 @@ class _Fitted:
     expressions: Mapping[Place, str]
 
 
-def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, fitted: _Fitted) -> Written:
+def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, fitted: _Fitted) -> WrittenConstant:
     """The text of the point `at` with its numbers as expressions over named constants."""
     points, samples, free, figures = fitted.points, fitted.samples, fitted.free, fitted.expressions
     paths = {path for path, _ in figures}
@@ -304,7 +304,7 @@ def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Poin
     held = [(p, texts.program(p)) for p in _spread(unseen or samples, at)]
     shown = tuple(({names[space.names[k]]: p[k] for k in free}, made) for p, made in held if made is not None)
     fixed = tuple(name for k, name in enumerate(space.names) if k not in free)
-    return Written(edit_program(program, {path: edits}), names, fixed, shown)
+    return WrittenConstant(edit_program(program, {path: edits}), names, fixed, shown)
 
 
 def _in_place(expression: str, token: str, names: Mapping[str, str], *, alone: bool) -> str:

@@ -56,7 +56,7 @@ def untiled(site: Site) -> Untiled | None:
     if not site.sound or not site.manageable or len(site.kernel.shared) != 2:
         return None
     extent = _square(site)
-    written_body = _Reader(site, extent).body() if extent else None
+    written_body = _TiledReader(site, extent).body() if extent else None
     if written_body is None:
         return None
     here = site.body
@@ -97,7 +97,7 @@ class _Epilogue:
     after: Node  # they stand behind it
 
 
-class _Reader:
+class _TiledReader:
     """Reads one kernel that is launched in blocks of `extent` x `extent` threads; `body` gives the plain kernel's."""
 
     def __init__(self, site: Site, extent: int) -> None:

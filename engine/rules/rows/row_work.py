@@ -43,7 +43,7 @@ class _Other(Exception):
 
 
 @dataclass
-class _Reader:
+class _RowReader:
     site: Site
     scope: Scope
     types: frozenset[str]
@@ -131,7 +131,7 @@ def row_work(site: Site) -> RowWork | None:
         return None
     if any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node)):
         return None
-    reader = _Reader(site, scope, site.type_names)
+    reader = _RowReader(site, scope, site.type_names)
     try:
         reader.statements(form.work)
     except _Other:

@@ -305,7 +305,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Loop:
+class BodyLoop:
     """What stands around a repeated body, line by line: above the loop, on its head, and first in each step."""
 
     step: str
@@ -326,7 +326,9 @@ def may_repeat(site: Site) -> bool:
     return True
 
 
-def repeated(site: Site, shape: Shape, index: Index, loop: Loop, reads: Mapping[tuple[int, int], str]) -> list[Edit]:
+def repeated(
+    site: Site, shape: Shape, index: Index, loop: BodyLoop, reads: Mapping[tuple[int, int], str]
+) -> list[Edit]:
     """The body in a loop over the thread's elements along one axis, with the text of its reads replaced by span."""
     body = site.body
     indent, unit = site.indent_at(children(body)[0].start_byte), site.indent_unit
