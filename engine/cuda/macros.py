@@ -20,7 +20,7 @@ _LONGEST = 2000
 def function_macros(data: bytes, path: str) -> Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]:
     """Every definition of each function-like macro: the names of its parameters, and the text it stands for."""
     found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-    if b"define" in data:
+    if b"#" in data:
         for node in walk(parse(data, path).root):
             if node.type == "preproc_function_def":
                 name, parameters, value = (node.child_by_field_name(f) for f in ("name", "parameters", "value"))
@@ -35,7 +35,7 @@ def function_macros(data: bytes, path: str) -> Mapping[str, tuple[tuple[tuple[st
 def object_macros(data: bytes, path: str) -> Mapping[str, frozenset[str]]:
     """Every text that an object-like macro is defined as, in whatever branch."""
     found: dict[str, set[str]] = {}
-    for node in walk(parse(data, path).root) if b"define" in data else ():
+    for node in walk(parse(data, path).root) if b"#" in data else ():
         if node.type == "preproc_def":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is not None:

@@ -217,8 +217,9 @@ def _check_depth(root: Node, path: str) -> None:
             if not cursor.goto_parent():
                 return
     cursor.reset(root)
-    # How deep each node above stands; conditions of the preprocessor do not count, as nothing follows them by calls
-    above = [0]
+    above = [
+        0
+    ]  # how deep each node above stands; conditions of the preprocessor do not count, as nothing follows them by calls
     while True:
         node = cursor.node
         assert node is not None

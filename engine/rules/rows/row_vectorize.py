@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from engine.cuda.questions import assigned, declarators, index_of, is_target, pure, unconditional, written
+from engine.cuda.questions import declarators, index_of, is_target, pure, unconditional, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, factor_text, merge, once, proposal, reindent
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, factor_text, merge, proposal, reindent
 from engine.rules.idioms import StrideLoop, aligned, definition, global_axis, in_parameters, packs, stride_loop, widths
-from engine.rules.idioms.packs import pack_bytes, pack_size, scalar_pointers
+from engine.rules.idioms.packs import pack_bytes, pack_size
 from engine.rules.idioms.shared_elements import combining, counters, lasting, orderless, own_elements
+from engine.rules.rows.row_pointers import row_pointers
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class RowUse:
 
 @dataclass(frozen=True)
 class VectorLoop:
-    """Namer of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
+    """Names of a loop over vectors of `count` elements: the vector's number, the element within it, vectors by access, their types."""
 
     count: int
     vector: str
@@ -420,35 +421,3 @@ def loop_body(site: Site, loop: StrideLoop, changes: list[tuple[int, int, str]],
     if "\n" not in inside:
         return indent + inside.strip()
     return reindent(inside, site.indent_at(listed[0].start_byte) if listed else "", indent)
-
-
-@once
-def row_pointers(site: Site) -> dict[str, tuple[str, str]]:
-    """Pointer parameters and local pointers derived from them: name to (element type, parameter)."""
-    parameters = scalar_pointers(site)
-    found = {name: (p.base, name) for name, p in parameters.items()}
-    declared: list[str] = []
-    for node in walk(site.body):
-        if node.type != "declaration":
-            continue
-        for child in node.children_by_field_name("declarator"):
-            target, value = child.child_by_field_name("declarator"), child.child_by_field_name("value")
-            if (
-                child.type != "init_declarator"
-                or target is None
-                or target.type != "pointer_declarator"
-                or value is None
-            ):
-                continue
-            name_node = target.child_by_field_name("declarator")
-            roots = names(value) & set(found)
-            if name_node is None or name_node.type != "identifier" or len(roots) != 1 or not pure(value):
-                continue
-            root = roots.pop()
-            terms = [text(t) for t in operands(value, "+")]
-            if root in terms and text(node.child_by_field_name("type") or node) == found[root][0]:
-                declared.append(text(name_node))
-                found[text(name_node)] = (found[root][0], found[root][1])
-    twice = {n for n in declared if declared.count(n) > 1 or n in parameters}
-    reassigned = {text(target) for node in walk(site.body) if (target := assigned(node)) is not None}
-    return {n: v for n, v in found.items() if n not in twice | reassigned}
