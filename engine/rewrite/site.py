@@ -113,7 +113,7 @@ class Site:
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """Namer of variables and arrays that the kernel's body may change."""
+        """Names of variables and arrays that the kernel's body may change."""
         return frozenset(written(self.body))
 
     @cached_property

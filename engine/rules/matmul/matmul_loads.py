@@ -225,7 +225,7 @@ def _loop(p: Part, body: list[str], name: Namer, unit: str) -> list[str]:
 
 
 def _ranges(form: matmul_form.Product, p: Part, name: Namer) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Namer of the far and the near index of an element in memory, and their ends."""
+    """Names of the far and the near index of an element in memory, and their ends."""
     extent = form.rows if p.which == "a" else form.columns
     x, y = name("outer_at"), name("k_at")
     return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))

@@ -141,7 +141,7 @@ class _TiledReader:
             return None
         return self._written(before, line, after, self._gone(loop), down.render(), across.render())
 
-    # Namer and numbers of the thread.
+    # Names and numbers of the thread.
 
     def _dependent(self) -> set[str]:
         """Locals that differ between threads by their declaration."""

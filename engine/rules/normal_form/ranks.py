@@ -44,7 +44,7 @@ def thread_ranks(site: Site) -> Edits | None:
 
 
 def _groups(site: Site) -> dict[str, int]:
-    """Namer of groups, with the threads of a tile; 0 for the block. A name that is declared twice is left out."""
+    """Names of groups, with the threads of a tile; 0 for the block. A name that is declared twice is left out."""
     found: dict[str, int] = {}
     twice: set[str] = set()
     # By text: `thread_block_tile<32> warp = …` reads like two comparisons.
