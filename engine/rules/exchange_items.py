@@ -215,6 +215,3 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
         for a, uses in side.items() if every else ():
             put |= dict.fromkeys(uses or (), f"{own[a]}[{fresh('first')} / {threads}]")
     return _Nest(edits, put)
-
-
-__all__ = ["ExchangeItems"]

@@ -261,6 +261,3 @@ def _hoisted(site: Site, loop: StrideLoop, found: list[Load]) -> list[Edit]:
         edits += [Edit.replace(n, name) for n in load.nodes]
     start = with_pragma(loop.node)
     return [Edit.insert(start, "".join(lines)), *edits]
-
-
-__all__ = ["HoistLoads"]

@@ -338,6 +338,3 @@ def _counts_up(site: Site, loop: StrideLoop) -> bool:
         return fine(loop.start) and loop.step == "1"
     by = update.child_by_field_name("right")
     return fine(loop.start) and fine(by) and text(update.child_by_field_name("operator") or update) == "+="
-
-
-__all__ = ["InvariantDivision"]

@@ -84,6 +84,3 @@ def _type(scope: Scope, pointer: Node) -> str:
         parameter = scope.parameters.get(text(pointer))
         kind = parameter.base if parameter is not None and parameter.type.count("*") == 1 else ""
     return " ".join(w for w in kind.replace("std::", "").split() if w != "const")
-
-
-__all__ = ["ReadOnly"]

@@ -92,6 +92,3 @@ def _any_order(site: Site) -> bool:
     atomics = [n for n in walk(site.body) if n.type == "call_expression" and called(n).startswith("atomic")]
     taken = any(n.parent is None or n.parent.type != "expression_statement" for n in atomics)
     return not taken and not _TOGETHER.search(text(site.kernel.node))
-
-
-__all__ = ["ReverseBlocks"]

@@ -142,6 +142,3 @@ def _by_lane(scope: Scope, node: Node, depth: int = 0) -> bool:
             if value is not None and not _within(n, value) and _by_lane(scope, value, depth + 1):
                 return True
     return False
-
-
-__all__ = ["SharedPadding"]

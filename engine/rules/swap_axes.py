@@ -119,6 +119,3 @@ def _covered(site: Site, after: tuple[LaunchConfig, ...], along_x: str, along_y:
         return False
     first = covers(site, along_y, tuple((c.grid[0], c.block[0]) for c in after), 1)
     return first and covers(site, along_x, tuple((c.grid[1], c.block[1]) for c in after), 1)
-
-
-__all__ = ["SwapAxes"]

@@ -385,6 +385,3 @@ def worked(match: Stages, first: Mapping[str, str], second: Mapping[str, str]) -
 def indented(code: str, margin: str) -> str:
     """The lines with a margin before each that is not empty."""
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
-
-
-__all__ = ["Stages", "WarpExchange", "element_of", "indented", "sorted_by", "stages_of", "upwards", "worked"]

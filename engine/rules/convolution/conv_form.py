@@ -489,6 +489,3 @@ class _Form:
         return value.names() <= scalars | plain | set(site.unit.macros) | set(site.unit.constants) | (
             {images} if images else set()
         )
-
-
-__all__ = ["Convolution", "ImageAxis", "Tensor", "convolution"]

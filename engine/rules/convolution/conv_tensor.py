@@ -37,6 +37,3 @@ def values(form: Convolution, names: Namer, per: tuple[int, int, int], stage: in
         "unusable": f"!isfinite({names('sum')})",
         "reason": "// A part of a factor may overflow, and zeros stand for what is outside: such results are computed by themselves.",
     }  # fmt: skip
-
-
-__all__ = ["CONSTRAINTS", "possible", "values"]

@@ -455,6 +455,3 @@ def _work(form: Convolution, names: Namer, added: str) -> str | None:
 
 def _indented(code: str, margin: str) -> str:
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
-
-
-__all__ = ["ConvTile"]

@@ -47,6 +47,3 @@ def pair_functions(element: str, name: Namer) -> str:
     snippet = template("engine.rules", "tensor_cores").sections()["pairs"]
     given = {"product": name("product"), "pair": name("pair"), "element": element}
     return snippet.render(kind=kind, as_ushort=as_ushort, **given) + "\n"
-
-
-__all__ = ["INDEPENDENT", "functions", "pair_functions", "paired", "worthwhile"]

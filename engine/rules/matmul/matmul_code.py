@@ -395,6 +395,3 @@ def vector_store(site: Site, form: matmul_form.Product, kept: list[Node]) -> Vec
         f"{grouped_text(stride)} % {WIDTH} == 0 && reinterpret_cast<size_t>({base}) % ({WIDTH} * sizeof({kind})) == 0"
     )
     return VectorStore(kept[-1], target, value, kind, aligned)
-
-
-__all__ = ["WIDTH", "Result", "VectorStore", "result", "vector_store"]

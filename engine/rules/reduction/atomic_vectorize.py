@@ -403,6 +403,3 @@ def _definitions(site: Site, value: Node, depth: int = 0) -> list[Node]:
         if declared is not None and declared.value is not None and declared.shape == "scalar":
             found += _definitions(site, declared.value, depth + 1)
     return found
-
-
-__all__ = ["AtomicVectorize"]

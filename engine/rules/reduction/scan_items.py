@@ -63,6 +63,3 @@ def helper(name: str, kind: str, items: int, threads: int) -> str:
         name=name, T=kind, elements=str(items * threads), threads=str(threads), items=str(items), warps=warps,
         others=others.render(**{hole: {"T": kind, "warps": warps}[hole] for hole in others.holes}),
     )  # fmt: skip
-
-
-__all__ = ["ScanItems", "helper"]

@@ -258,6 +258,3 @@ def _carried(rounds: _Rounds, statements: Sequence[Node]) -> list[Declared]:
             outside = [s for s in statements if s not in group and variable.name in names(s)]
             found += [variable] if outside else []
     return found
-
-
-__all__ = ["ScanRounds"]

@@ -115,6 +115,3 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
         ]
         edits = [*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), "\n".join(lines))]
     return merge(site.in_file(*edits))
-
-
-__all__ = ["SegmentVectorize"]

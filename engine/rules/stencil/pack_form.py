@@ -253,6 +253,3 @@ def _needed(condition: Node, before: Sequence[Node]) -> list[Node] | None:
 
 def _loads(node: Node) -> bool:
     return any(n.type in ("subscript_expression", "pointer_expression", "call_expression") for n in walk(node))
-
-
-__all__ = ["VECTOR_BYTES", "Exit", "InnerLoop", "Packed", "Work", "conditions", "inner_conditions", "packed"]

@@ -174,6 +174,3 @@ def _load(form: Stencil, target: str, names: _MarchNames) -> list[str]:
 
 def _place(column: Column, queue: str, read: Read) -> str:
     return f"{queue}[{read.distance['z'].plus(number(column.low), -1).render()}]"
-
-
-__all__ = ["StencilMarch"]

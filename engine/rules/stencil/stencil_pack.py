@@ -422,6 +422,3 @@ def _launched(match: Packed, block: tuple[int, int, int], rows: int, edits: list
 def _covers(site: Site, after: Iterable[LaunchConfig], axis: Axis, bound: str, per: int) -> bool:
     k = AXES.index(axis)
     return covers(site, bound, tuple((c.grid[k], c.block[k]) for c in after), per)
-
-
-__all__ = ["StencilPack"]
