@@ -215,11 +215,11 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
     return suggestion, edit_program(place.program, proposal.edits)
 
 
-def propose_kernel(suggestion: Suggestion, place: Workplace, *, prior: float = 1.0) -> Proposal:
+def propose_kernel(suggestion: Suggestion, place: Workplace) -> Proposal:
     """The kernel as an edit of the place's program. Raises EditError."""
     whole = Suggestion(suggestion.idea, kernel=suggestion.kernel, launches=suggestion.launches)
     try:
-        return make_proposal(whole, place, prior=prior)
+        return make_proposal(whole, place, prior=1.0)
     except EditError:
         raise
     except (OptimlError, LookupError, ValueError) as error:

@@ -349,21 +349,17 @@ class Site:
         return tuple(evaluate_launch(program, spec, self.step, case.sizes) for case in cases)
 
     def launch_edits(
-        self,
-        *,
-        grid: Sequence[str] | None = None,
-        block: Sequence[str] | None = None,
-        shared: str | None = None,
+        self, *, grid: Sequence[str] | None = None, block: Sequence[str] | None = None
     ) -> dict[str, tuple[Edit, ...]] | None:
         """Edits that make every launch, and the spec's, use the given expressions over kernel parameters.
 
-        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions, `shared` bytes.
+        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions.
         """
         if not self.launch_visible:
             return None
         try:
-            host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block, shared=shared)
-            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), shared or "")
+            host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block)
+            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), "")
             spec = relaunch_spec(self.program, self.spec, self.step, launch)
         except OptimlError:
             return None
