@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.runtime import compile_in
-from tests.support.shared_work import session_folder, share
+from tests.support.shared_work import kept_folder, share
 
 with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
     from hypothesis import HealthCheck, settings
@@ -23,10 +23,11 @@ with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _shared_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _shared_work() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        compile_in(session_folder(tmp_path_factory) / "compiled")
-        share(patch, session_folder(tmp_path_factory) / "shared-work")
+        folder = kept_folder()
+        compile_in(folder / "compiled")
+        share(patch, folder / "shared-work")
         yield
 
 

@@ -1,4 +1,4 @@
-"""What tests that want a cache of their own need not make anew: the CPU path's runtime, and what other tests of this run compiled."""
+"""What tests that want a cache of their own need not make anew: the CPU path's runtime, and what other tests compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.locked import locked
 
 _KEPT = cache_folder() / "cpu"  # before any test sets $OPTIML_CACHE
 _COMPILED = ("compile", "cpu/objects", "sass", "whole")  # caches by content, below a folder for $OPTIML_CACHE
-_COMMON: list[Path] = []  # the folder of this run of pytest with these caches
+_COMMON: list[Path] = []  # the folder with these caches
 
 
 def prepare_runtime() -> Path | None:
@@ -40,7 +40,7 @@ def compile_in(folder: Path) -> None:
 def with_runtime(cache: Path) -> Path:
     """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it.
 
-    Whatever compilers make there is shared by all tests of this run and kept by content; nothing else is in it.
+    Whatever compilers make there is shared by all tests and kept by content; nothing else is in it.
     """
     kept = prepare_runtime()
     if kept is not None and not (cache / "cpu" / kept.name).exists():

@@ -256,9 +256,8 @@ class ClusterExecutor:
         if turn.answer is not None and not turn.answer.done():
             return None
         frame = None if turn.answer is None else answer_of(turn.answer)
-        if frame is None or isinstance(
-            frame, BaseException
-        ):  # Dask gave the task up, or the worker went with its answer
+        # Dask gave the task up, or the worker went with its answer
+        if frame is None or isinstance(frame, BaseException):
             self._lose(turn)
             return None
         return self._answered(turn, frame)

@@ -41,17 +41,7 @@ _DROPPED = re.compile(
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c", ".C")
 # Libraries whose functions are in the runtime, as far as it has them: the linker names those that it has not.
 _PROVIDED = re.compile(r"-l(?:cudart.*|cuda|cudadevrt|cublas|cublasLt)")
-_HOST_LIBRARIES = (
-    "cudnn",
-    "curand",
-    "cufft",
-    "cusparse",
-    "cusolver",
-    "nccl",
-    "npp",
-    "nvrtc",
-    "nvjpeg",
-)
+_HOST_LIBRARIES = ("cudnn", "curand", "cufft", "cusparse", "cusolver", "nccl", "npp", "nvrtc", "nvjpeg")
 _MISSING_SYMBOL = re.compile(r"undefined reference to `([A-Za-z_]\w*)")
 _MISSING_HEADER = re.compile(r"fatal error: ([\w./]+): No such file")
 

@@ -8,14 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.capture.manifest import (
-    BLOBS,
-    Manifest,
-    RecordedKernel,
-    RecordedLaunch,
-    load_manifest,
-    recording_folder,
-)
+from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, RecordedLaunch, load_manifest, recording_folder
 from engine.capture.recorded_values import (
     MULTIPLES,
     NamedLaunch,

@@ -26,14 +26,7 @@ from engine.capture.manifest import (
     store_blob,
 )
 from engine.capture.program_run import ProgramEnd, run_program
-from engine.capture.raw_records import (
-    RawLaunch,
-    RawTime,
-    Times,
-    read_launches,
-    read_notes,
-    read_times,
-)
+from engine.capture.raw_records import RawLaunch, RawTime, Times, read_launches, read_notes, read_times
 from engine.capture.source_binding import bind, repository_kernels, split_name
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
 from engine.settings.folders import results_folder

@@ -16,8 +16,6 @@ from engine.run.device_service import answer
 from engine.run.machine import Machine, make_machine
 from engine.spec.kernel_spec import KernelSpec
 
-__all__ = ["machine_on_cluster", "machines_per_device"]
-
 _ALONE_S = 60.0  # for a worker to come back where none is left: as of a campaign
 
 

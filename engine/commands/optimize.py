@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.commands.again import go_on
-from engine.commands.options import (
-    check_model_is_asked,
-    parse_proposers,
-)
+from engine.commands.options import check_model_is_asked, parse_proposers
 from engine.commands.targets import Target, parse_targets
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.process.interrupt import Interrupt

@@ -82,8 +82,7 @@ def _chosen(arguments: argparse.Namespace, seed: int) -> list[SelfCase]:
     ]
     if not cases:
         raise UsageError(
-            f"unknown case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
-            do="omit the names to run all",
+            f"unknown case {' or '.join(map(repr, arguments.names)) or 'of this suite'}", do="omit the names to run all"
         )
     return cases
 

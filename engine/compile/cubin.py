@@ -170,9 +170,8 @@ class Cubin:
             self._feed_section(digest, f".nv.constant2.{entry}")
             shared = self.static_shared_bytes(entry) if module else self._allocated_shared_bytes(entry)
             digest.update(f"shared {shared}\0".encode())
-        for name in (
-            (".nv.constant3", ".nv.constant4") if module else ()
-        ):  # __constant__ variables, and addresses of globals
+        # __constant__ variables, and addresses of globals
+        for name in (".nv.constant3", ".nv.constant4") if module else ():
             self._feed_section(digest, name)
             self._feed_relocations(digest, name, _MAX_DEPTH)
         return digest.hexdigest()

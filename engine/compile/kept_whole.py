@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.compile.cache import DiskCache
 from engine.compile.nvcc import find_nvcc
-from engine.compile.whole import Options, WholeFile, build_whole
+from engine.compile.whole import WholeFile, WholeOptions, build_whole
 from engine.process.sandbox import NoSandbox, Sandbox
 
 _MOST_BYTES = 64 << 20  # that are taken from a kept build, unpacked. Ours
@@ -29,7 +29,7 @@ class WholeBuilds:
     taken: bool = field(default=False, init=False)
 
     def build(
-        self, files: Mapping[str, bytes], unit: str, options: Options, instances: Sequence[str] = ()
+        self, files: Mapping[str, bytes], unit: str, options: WholeOptions, instances: Sequence[str] = ()
     ) -> WholeFile:
         """See `build_whole`."""
         kept, key = DiskCache(self.cache), _key(files, unit, options, instances)
@@ -46,7 +46,7 @@ class WholeBuilds:
         self.cache, self.taken = None, False
 
 
-def _key(files: Mapping[str, bytes], unit: str, options: Options, instances: Sequence[str]) -> str:
+def _key(files: Mapping[str, bytes], unit: str, options: WholeOptions, instances: Sequence[str]) -> str:
     nvcc = find_nvcc()
     status = nvcc.stat() if nvcc else None
     made = (str(nvcc), status.st_mtime_ns, status.st_size) if status else ()

@@ -36,7 +36,7 @@ _SCRIPT = (
 
 
 @dataclass(frozen=True)
-class Options:
+class WholeOptions:
     """How files are built: defines ("NAME=VALUE"), C++ standard, include folders relative to the root, architecture."""
 
     defines: tuple[str, ...]
@@ -55,7 +55,11 @@ class WholeFile:
 
 
 def build_whole(
-    files: Mapping[str, bytes], unit: str, options: Options, sandbox: Sandbox | NoSandbox, instances: Sequence[str] = ()
+    files: Mapping[str, bytes],
+    unit: str,
+    options: WholeOptions,
+    sandbox: Sandbox | NoSandbox,
+    instances: Sequence[str] = (),
 ) -> WholeFile:
     """Build the file `unit` of a tree of `files` (by relative path) in the sandbox.
 

@@ -30,9 +30,8 @@ _PLAIN = frozenset({"memcpy", "memmove", "memset", "memcmp", "__cxa_finalize", "
 _LINKER = frozenset({"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"})
 # Functions of the C library's start files, of ThreadSanitizer's module and of OPTIML_ENTRY in include/optiml_cuda.h.
 _HARNESS = re.compile(r"_init|_fini|(?:de)?register_tm_clones|__do_global_\w+|frame_dummy|optiml_entry_\d+")
-_MODULE = re.compile(
-    r"_sub_I_\d+_\d+|tsan\.module_ctor"
-)  # calls __tsan_init; a constructor of its priority is put into it
+# Calls __tsan_init; a constructor of its priority is put into it
+_MODULE = re.compile(r"_sub_I_\d+_\d+|tsan\.module_ctor")
 _KNOWN = f"{_HARNESS.pattern}|{_MODULE.pattern}|_Z\\w+(?:\\.\\w+)*"
 _EXPORTED = re.compile(r"optiml_(?:entry|size_pointer)_\d+")
 

@@ -15,7 +15,7 @@ _CLOBBERED = ("RAX", "RCX", "RDX", "RSI", "RDI", "R8", "R9", "R10", "R11")  # by
 
 
 @dataclass(frozen=True)
-class Use:
+class ObjectUse:
     """What one function does: imports that it calls, calls of the object's own functions and of addresses, and accesses, plain and
     locked, beyond its frame and read-only data."""
 
@@ -42,10 +42,10 @@ class Code:
             self._reader.detail = True
         self._stubs = self._plt(elf)
 
-    def function(self, address: int, size: int) -> Use:
+    def function(self, address: int, size: int) -> ObjectUse:
         """The use of the function at an address. Raises ValueError where its code cannot be read."""
         if self._reader is None:
-            return Use()
+            return ObjectUse()
         found = list(self._reader.disasm(self._bytes(address, size), address))
         if not found or found[-1].address + found[-1].size != address + size:
             raise ValueError("has code that cannot be read")
@@ -69,7 +69,7 @@ class Code:
                 else:
                     accesses += outside
             self._track(instruction, safe, x86)
-        return Use(frozenset(calls - {""}), inner, accesses, locked)
+        return ObjectUse(frozenset(calls - {""}), inner, accesses, locked)
 
     def _called(self, instruction: Any, x86: Any) -> str | None:
         """The import that an instruction calls or jumps to, "" for another place, None for what is neither."""

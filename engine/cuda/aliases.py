@@ -34,12 +34,12 @@ def aliases(
     file that a header is compiled through (without it the first source that includes it), whose names count as well. Of a name
     that means different types in branches that cannot be told apart, or in different scopes, nothing is said.
     """
-    return _Reader(program, tuple(defines), tuple(include), unit).read()
+    return _AliasReader(program, tuple(defines), tuple(include), unit).read()
 
 
 def condition_around(program: Program, kernel: Kernel, defines: tuple[str, ...] = ()) -> str:
     """The first line of an `#if` or `#ifdef` that keeps the kernel from being compiled as it stands; "" where none does."""
-    reader = _Reader(program, defines, (), "")
+    reader = _AliasReader(program, defines, (), "")
     node = kernel.node.parent
     while node is not None:
         if node.type in ("preproc_if", "preproc_ifdef") and not _is_guard(node) and reader._holds(node) is False:
@@ -52,7 +52,7 @@ def condition_around(program: Program, kernel: Kernel, defines: tuple[str, ...] 
 
 def compiled_macro(program: Program, unit: Unit, name: str, defines: tuple[str, ...] = ()) -> str | None:
     """The value, as text, of a macro that branches of a file define each in its way, in the one that is compiled; None where unclear."""
-    reader = _Reader(program, defines, (), "")
+    reader = _AliasReader(program, defines, (), "")
     found = []
     for node in reader._active(unit.root):
         named = node.child_by_field_name("name") if node.type == "preproc_def" else None
@@ -62,7 +62,7 @@ def compiled_macro(program: Program, unit: Unit, name: str, defines: tuple[str, 
     return found[0] if len(found) == 1 else None
 
 
-class _Reader:
+class _AliasReader:
     def __init__(self, program: Program, defines: tuple[str, ...], include: tuple[str, ...], unit: str) -> None:
         self.units = list(included_units(program, include, unit))
         self.values = {name: value or "1" for name, _, value in (d.partition("=") for d in defines)}

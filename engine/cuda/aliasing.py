@@ -101,6 +101,3 @@ def _unit(program: Program, path: str) -> Unit | None:
         return parse(program.files[path], path)
     except SourceError:
         return None
-
-
-__all__ = ["SharedBuffer", "shared_buffers"]

@@ -50,6 +50,3 @@ def tick(steps: int = 1) -> None:
         clock.left = _EVERY
         if time.thread_time() > clock.end:
             raise OutOfTime("the analysis of the kernel takes too long")
-
-
-__all__ = ["CALL_S", "RULE_S", "OutOfTime", "limited", "tick"]

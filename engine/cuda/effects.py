@@ -148,6 +148,7 @@ def pure(node: Node) -> bool:
     return True
 
 
+@once_a_node
 def pure_value(node: Node) -> bool:
     """Whether the expression changes nothing that the rules can see (calls were checked for the whole kernel)."""
     return not any(assigned(n) is not None or n.type in ("comma_expression", "lambda_expression") for n in walk(node))

@@ -50,7 +50,7 @@ _Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whet
 
 
 @dataclass
-class UnknownName(SourceError):
+class UnknownHostName(SourceError):
     """A launch needs a name that nothing gives a value. `in_block`: the block's extents need it."""
 
     name: str = ""
@@ -83,11 +83,11 @@ class HostScope:
         if self._steps[0] > _MAX_STEPS:
             raise self.fail(node, "it needs too many steps")
 
-    def unknown(self, node: Node, name: str, what: str = "") -> UnknownName:
+    def unknown(self, node: Node, name: str, what: str = "") -> UnknownHostName:
         """The error for a name, or an expression by the name that stands for it, that the text gives no value."""
         do = f"give '{name}' a value in every case, or declare 'launch'"
         error = self.fail(node, what or f"'{text(node)[:60]}' is not known", do)
-        return UnknownName(error.what, error.where, error.do, name)
+        return UnknownHostName(error.what, error.where, error.do, name)
 
     def fail(self, node: Node, what: str, do: str = "declare 'launch' in the spec") -> SourceError:
         where = f"{self.unit.path}:{node.start_point[0] + 1}"
@@ -270,7 +270,7 @@ class HostScope:
                 value = only(value)
             try:
                 return _literal(self.number(value))
-            except UnknownName as error:
+            except UnknownHostName as error:
                 # What is read from a tensor, a command line or a device has the name of the variable that takes it.
                 raise self.unknown(node, name, error.what) if error.name == given_name(value) else error from None
         if node.type == "qualified_identifier":

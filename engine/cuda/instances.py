@@ -29,9 +29,8 @@ _MOST_TEXT = 1_000  # characters of template arguments: names that each use the 
 _MOST_MACROS = 4  # macros that call each other
 _MOST_FOUND = 200  # uses of one template, and places of one launch's arguments, that are looked at
 _NAMED = ("class_specifier", "struct_specifier", "enum_specifier", "alias_declaration", "type_definition")
-_TYPE_DISPATCH = re.compile(
-    r"\b\w*DISPATCH\w*\s*\("
-)  # PyTorch's and their like define `scalar_t`, in headers of others
+# PyTorch's and their like define `scalar_t`, in headers of others
+_TYPE_DISPATCH = re.compile(r"\b\w*DISPATCH\w*\s*\(")
 _ACCUMULATED = re.compile(
     r"(?:typename\s+)?(?:at::)?acc_type\s*<\s*(float|double|(?:at::|c10::)\w+)\s*,\s*\w+\s*>(?:::type)?"
 )

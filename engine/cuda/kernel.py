@@ -31,6 +31,16 @@ class Edit:
     span: Span
     text: str
 
+    @classmethod
+    def insert(cls, at: int, text: str) -> Edit:
+        """Put the text at an offset."""
+        return cls(Span(at, at), text)
+
+    @classmethod
+    def replace(cls, node: Node, text: str) -> Edit:
+        """Put the text in place of a node."""
+        return cls(Span(node.start_byte, node.end_byte), text)
+
 
 @dataclass(frozen=True)
 class Parameter:

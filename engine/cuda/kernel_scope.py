@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -65,9 +66,7 @@ class Scope:
 
     def same(self, declared: Declared | None, name: str, within: Node) -> list[Node]:
         """Every use of the variable below `within`: identifiers of that name that mean this declaration."""
-        return [
-            n for n in walk(within) if n.type == "identifier" and text(n) == name and self.lookup(name, n) == declared
-        ]
+        return [n for n in _identifiers(within).get(name, ()) if self.lookup(name, n) == declared]
 
     def changed(self, declared: Declared) -> bool:
         """Whether the variable is assigned after its declaration, or its address is taken."""
@@ -288,6 +287,16 @@ def _direction(access: Node) -> tuple[bool, bool]:
         hint = hint and call is not None and text(call.child_by_field_name("function") or call) in _LOAD_HINTS
         return True, not hint
     return True, False
+
+
+@once_a_node
+def _identifiers(node: Node) -> Mapping[str, list[Node]]:
+    """The identifiers at or below the node, by name."""
+    found: dict[str, list[Node]] = {}
+    for n in walk(node):
+        if n.type == "identifier":
+            found.setdefault(text(n), []).append(n)
+    return found
 
 
 @once_a_node

@@ -86,7 +86,7 @@ def selected(data: bytes, statement: Node, branches: Sequence[tuple[str, Sequenc
         lines.append(("} else " if lines else "") + (f"if ({condition}) {{" if condition else "{"))
         lines += [f"    {line}" for line in body]
     text = f"\n{margin if not margin.strip() else ''}".join([*lines, "}"])
-    return Edit(Span(statement.start_byte, statement.end_byte), text)
+    return Edit.replace(statement, text)
 
 
 def relaunch(
@@ -121,7 +121,7 @@ def relaunch(
                 if index > len(site.parts):
                     raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
                 end = site.parts[-1].span.end
-                edits.setdefault(site.path, []).append(Edit(Span(end, end), f", {texts[0]}"))
+                edits.setdefault(site.path, []).append(Edit.insert(end, f", {texts[0]}"))
                 continue
             place, written = _placed(unit, site, index, texts, own)
             own.append(place)

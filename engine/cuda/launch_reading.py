@@ -51,12 +51,12 @@ class _KernelReference:
 
 def readable_sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
     """Every launch of the kernel (plain or qualified name) that the text shows, in whatever form."""
-    return (*sites(program, kernel), *_kept(_KernelOfProgram(program.digest, kernel.rpartition("::")[2], program)))
+    return _kept(_KernelOfProgram(f"{program.kernel_file} {program.digest}", kernel.rpartition("::")[2], program))
 
 
 @dataclass(frozen=True)
 class _KernelOfProgram:
-    """What a kernel's launches are read for: one program, as its digest says, is read once."""
+    """What a kernel's launches are read for: one program, as file and digest say, is read once."""
 
     digest: str
     plain: str
@@ -65,7 +65,8 @@ class _KernelOfProgram:
 
 @lru_cache(maxsize=64)
 def _kept(asked: _KernelOfProgram) -> tuple[LaunchSite, ...]:
-    return (*_indirect(asked.program, asked.plain), *macro_sites(asked.program, asked.plain))
+    program, plain = asked.program, asked.plain
+    return (*sites(program, plain), *_indirect(program, plain), *macro_sites(program, plain))
 
 
 def closing(written: str, start: int) -> int:

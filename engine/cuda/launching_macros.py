@@ -115,6 +115,3 @@ def _body(macro: _Macro, arguments: str) -> str | None:
     made = _WORD.sub(lambda word: values.get(word[0], word[0]), " ".join(macro.body.split()))
     made = _NAMED.sub(r"\1<<<", made)
     return made if made.endswith((";", "}")) else f"{made};"
-
-
-__all__ = ["macro_sites"]

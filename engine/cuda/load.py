@@ -135,11 +135,17 @@ def including_files(root: Path, names: Iterable[str]) -> dict[str, bytes]:
     wanted = {name.encode() for name in names}
     found: dict[str, bytes] = {}
     for path in source_files(root):
-        with contextlib.suppress(SourceError):
-            data = read_below(root, path) or b""
-            if any((m[1] or m[2]).rpartition(b"/")[2] in wanted for m in _INCLUDE.finditer(data)):
-                found[path] = data
+        with contextlib.suppress(SourceError, OSError):
+            status = os.lstat(root / path)
+            if not wanted.isdisjoint(_included_names(root, path, status.st_mtime_ns, status.st_size)):
+                found[path] = read_below(root, path) or b""
     return found
+
+
+@lru_cache(maxsize=4096)
+def _included_names(root: Path, path: str, modified_ns: int, size: int) -> frozenset[bytes]:
+    """The names without folders that a file includes; read once while it stays as it is: each kernel asks for every file."""
+    return frozenset((m[1] or m[2]).rpartition(b"/")[2] for m in _INCLUDE.finditer(read_below(root, path) or b""))
 
 
 def with_includers(program: Program, root: Path) -> Program:

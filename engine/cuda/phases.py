@@ -130,9 +130,8 @@ class _Scanner:
 
     def __init__(self, text: str, reading: Reading) -> None:
         self._text = text
-        self._edges: list[tuple[int, int]] = [
-            (0, 0)
-        ]  # (place in the phase-2 text, place in the file) behind each change
+        # (place in the phase-2 text, place in the file) behind each change
+        self._edges: list[tuple[int, int]] = [(0, 0)]
         self.odd: list[tuple[str, int]] = []
         self._splices: list[tuple[int, int, bool]] = []  # place in the phase-2 text, in the file, with blanks
         self._raws: list[tuple[int, int]] = []  # raw strings, in the file

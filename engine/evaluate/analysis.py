@@ -21,7 +21,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCandidate:
     """A program's device slice, and its launches: a tuple (a launch per step) for each check case, then each timing case."""
 
     text: str
@@ -37,7 +37,7 @@ class Analysis:
         self.spec, self.root, self.target, self.spec_path, self.defences = spec, root, target, spec_path, defences
         self.original_program: Program | None = None
 
-    def prepare(self, program: Program) -> Prepared:
+    def prepare(self, program: Program) -> PreparedCandidate:
         """What to compile and launch for a candidate. Raises OptimlError with the reason why there is nothing."""
         reason = None
         if self.original_program is not None and self.defences.screening:
@@ -46,7 +46,7 @@ class Analysis:
             raise OptimlError(reason)
         launches = self.launches(program)
         self.check_limits(launches)
-        return Prepared(self.slice(program), launches)
+        return PreparedCandidate(self.slice(program), launches)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         """What the rules propose for every step, and the rules that failed. Raises KeyError, SourceError (the kernel is gone)."""

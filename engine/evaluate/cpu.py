@@ -150,11 +150,8 @@ class CpuEvaluator:
             guardrails.numeric(screened=True),
             *checked,
         )
-        evaluation = replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement, guardrails=verdicts)
-        failed = guardrails.broken(evaluation)
-        if failed is not None:
-            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
-        return evaluation
+        passed = replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement, guardrails=verdicts)
+        return guardrails.applied(passed)
 
     def close(self) -> None:
         self._builder.close()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from engine.compile.built import Built
 from engine.cpu import CpuBinary
 from engine.errors import OptimlError
+from engine.evaluate import guardrails
 from engine.evaluate.build import Builder
-from engine.model import Evaluation, Failure, Guardrail, Outcome
+from engine.model import Evaluation, Guardrail
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.compiler_arms import compiler_arms
 from engine.verify.helpers import NAME, with_new_helpers
@@ -46,5 +47,4 @@ class EditVariants:
             return None, Guardrail(NAME, "passed", ", ".join(names))
         reason = f"changes what {', '.join(names)} computes, which other files may call"
         failed = Guardrail(NAME, "failed", f"{reason}: {wrong.failure.reason}" if wrong.failure else reason)
-        failure = Failure(f"{failed.name}: {failed.detail}")
-        return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(failed,)), None
+        return guardrails.applied(replace(evaluation, guardrails=(failed,))), None

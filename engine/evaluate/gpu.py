@@ -5,42 +5,37 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
 from engine.compile.built import Built
-from engine.errors import CompileError, MachineError, OptimlError, RefusedError
+from engine.errors import MachineError, OptimlError, RefusedError
 from engine.evaluate import guardrails
 from engine.evaluate.build import Builder
 from engine.evaluate.contained import contained_build, contained_evaluation
 from engine.evaluate.device_failures import FAULTS, refused, sentence, unlaunchable
 from engine.evaluate.evaluator import WIN, Signals, nothing
+from engine.evaluate.gpu_original import DRAWN_S, copies, passes_nan_on, refuse_large, widened, without_verdict
 from engine.evaluate.samples import (
     beside_incumbent,
     beside_original,
-    certain_bytes,
-    floors_us,
     judge,
-    moved_bytes,
     with_process_spread,
 )
 from engine.evaluate.second_opinion import Opinion, SecondOpinion
 from engine.evaluate.secret_cases import SecretCases
-from engine.evaluate.stage_times import Laps
+from engine.evaluate.stage_times import Laps, turn
 from engine.gpu.monitor import disturbance
 from engine.gpu.pace import HOST_OVER_EVENTS
 from engine.gpu.runner import DeviceFault, GpuRunner, Timing, Wide, wide_launches
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program
-from engine.process.fair_lock import WAITED
-from engine.spec.data import NAN, bytes_needed, poisoned, takes_nan
+from engine.spec.data import NAN, takes_nan
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.plan import Check, plan, real_shapes
-from engine.verify.propagation import passes_on, without
-from engine.verify.widen import widen
 
 _SEEDS = 1 << 40
 # A candidate whose first look comes this near the original gets a close look: the look's own noise is about 2 %. Beside the
@@ -54,8 +49,8 @@ _SECRET_BYTES = 256 << 20  # of the buffers of a secret case that is made from a
 _LIMIT_FACTOR = 10.0
 _LEAST_LIMIT_S = 2.0
 _VALIDATED_S = 120.0
-_DRAWN_S = 20.0  # of a validation with secret cases: for a drawn size the original may never end
 _READ_AFTER = ("close", "final")  # efforts whose samples are what is said of a candidate
+_NO_SANITIZER = "compute-sanitizer was not found: reads outside arrays and races are not checked on the GPU"
 _REPEATED = 4  # checks run twice for the guardrail of repeatable output
 
 
@@ -81,14 +76,10 @@ class GpuEvaluator:
         self._floors: tuple[float, ...] = ()
         self.bandwidth = 0.0
         self._copies: dict[str, float] = {}
-        self._missing: list[str] = []
+        self._missing = [] if sanitize is not None else [_NO_SANITIZER]
         self._secret = SecretCases(spec, builder, self._random)
         self._nan = False  # whether NaN is among the inputs
         self._reports: tuple[Sanitized, ...] = ()  # the sanitizers' verdicts on the original
-        if sanitize is None:
-            self._missing.append(
-                "compute-sanitizer was not found: reads outside arrays and races are not checked on the GPU"
-            )
         self._versions: dict[str, Any] = {}
         self._uuid = ""
         self._runner.start_ahead()
@@ -130,14 +121,13 @@ class GpuEvaluator:
         with ThreadPoolExecutor(1) as beside:
             sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, self._builder.defences))
             begin = time.perf_counter()
-            self._wide = self._widened(built)
+            self._wide = widened(self._spec, self._builder, built)
             compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
             ready()
-            if (
-                self._cpu
-            ):  # a confirmation needs it, and the cores have little to do before the first candidates are built
+            # A confirmation needs it, and the cores have little to do before the first candidates are built
+            if self._cpu:
                 self._cpu.open_beside(built)
-            self._refuse_large(self._runner.start()["free_bytes"])
+            refuse_large(self._spec, self._runner.start()["free_bytes"])
             self._original = built
             begin = time.perf_counter()
             answer = self._validated(built)
@@ -146,7 +136,7 @@ class GpuEvaluator:
         waited = time.perf_counter() - validated
         if answer["problems"]:
             raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "correct the spec")
-        self._refuse_reports()
+        self._missing += without_verdict(self._spec, self._reports)
         self.bandwidth = self._runner.bandwidth()
         if not answer["widened"]:
             self._missing.append(
@@ -164,35 +154,15 @@ class GpuEvaluator:
                 self._spec.origin or self._spec.file,
                 "check for state that it keeps between launches, and for outputs that it does not write completely",
             )
-        cache = int(self._runner.device.get("l2_bytes", 0))
-        moved = [moved_bytes(self._spec, case) for case in self._spec.time]
-        certain = [certain_bytes(self._spec, case) for case in self._spec.time]
-        copies_us = self._runner.copies_us([*moved, *certain])
-        self._copies = {
-            case.name: sum(sizes) / us * 1e6
-            for case, sizes, us in zip(self._spec.time, moved, copies_us, strict=False)
-            if us
-        }
-        floors = floors_us(certain, copies_us[len(moved) :], measurement, cache)
+        self._copies, floors = copies(self._spec, self._runner, measurement)
         self._floors = floors if self._builder.defences.roofline_floor else (0.0,) * len(floors)
-        driver = self._runner.monitor.driver()
-        self._versions["driver_version"] = driver
+        self._versions["driver_version"] = self._runner.monitor.driver()
         evaluation = Evaluation(
             Outcome.ACCEPTED, measurement, None, built.binary.resources, built.binary.code_hash,
             {**built.stage_s, "compile": compiling, "validate": time.perf_counter() - begin - waited, "sanitizers": waited},
             device=self.state(),
         )  # fmt: skip
         return built, evaluation
-
-    def _refuse_large(self, free_bytes: int) -> None:
-        for case in (*self._spec.check, *self._spec.time):
-            needed = bytes_needed(self._spec, case)
-            # Inputs, two sets of outputs, and a twin in doubles.
-            if needed * 5 > free_bytes:
-                raise RefusedError(
-                    f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
-                    f"{free_bytes / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "use smaller sizes",
-                )  # fmt: skip
 
     def _validated(self, built: Built) -> Mapping[str, Any]:
         """The spec's validation, with secret cases where the original passes on them. Raises RefusedError where it fails."""
@@ -212,15 +182,20 @@ class GpuEvaluator:
             if not self._secret.cases:
                 break
             with suppress(DeviceFault):  # it may be for the drawn sizes
-                answer = self._opened(built, _DRAWN_S)
+                answer = self._opened(built, DRAWN_S)
                 if not answer["problems"]:
                     return answer
         self._secret.keep(())
         return self._opened(built, _VALIDATED_S)
 
     def _opened(self, built: Built, timeout_s: float) -> Mapping[str, Any]:
-        self._runner.open(self._drawn_spec(), self._whole(built), self._wide and self._wide_whole(built, self._wide))
+        self._open(built)
         return self._runner.validate(timeout_s)
+
+    def _open(self, built: Built) -> None:
+        whole = self._secret.whole(built)
+        wide = self._wide and Wide(self._wide.binary, wide_launches(whole.launches))
+        self._runner.open(self._secret.drawn_spec(), whole, wide)
 
     def _admit_nan(self, built: Built) -> None:
         """Ask candidates for what the original makes of NaN, where it passes NaN on."""
@@ -228,61 +203,16 @@ class GpuEvaluator:
         if not (defences.families and defences.nan_inputs and takes_nan(self._spec)):
             return
         try:
-            self._nan = all(self._passes_nan_on(index) for index in range(len(self._spec.check)))
+            shapes = range(len(self._spec.check))
+            self._nan = all(passes_nan_on(self._spec, self._runner, index, self._random) for index in shapes)
         except DeviceFault:
             self._opened(built, _VALIDATED_S)  # the worker is another one, and knows nothing of the original's error
-
-    def _passes_nan_on(self, index: int) -> bool:
-        given = poisoned(self._spec, self._spec.check[index], self._random.getrandbits(40), NAN)
-        outputs = []
-        for buffers in (given, without(self._spec, given)):
-            strayed, found = self._runner.outputs("original", index, buffers, 0, timeout_s=_DRAWN_S)
-            if strayed:
-                return False
-            outputs.append(found)
-        return passes_on(self._spec, *outputs)
 
     def _late_checks(self) -> tuple[Check, ...]:
         """The checks of what comes near the best: NaN on check shapes, then timing shapes and drawn ones."""
         seeds, shapes = self._random, range(len(self._spec.check) if self._builder.defences.shapes else 1)
         with_nan = (Check(i, NAN, seeds.getrandbits(40)) for i in shapes) if self._nan else ()
-        return (*with_nan, *real_shapes(self._drawn_spec(), seeds))
-
-    def _drawn_spec(self) -> KernelSpec:
-        """The spec as the worker gets it: secret cases stand behind the timing cases, and are checked like these."""
-        return replace(self._spec, time=(*self._spec.time, *self._secret.cases))
-
-    def _whole(self, built: Built) -> Built:
-        """With the launches of the secret cases behind those of the timing cases. Raises OptimlError."""
-        named = built.launches[: len(self._spec.check) + len(self._spec.time)]
-        return replace(built, launches=(*named, *self._secret.launches(built.program)))
-
-    def _wide_whole(self, built: Built, wide: Wide) -> Wide:
-        return Wide(wide.binary, wide_launches(self._whole(built).launches))
-
-    def _refuse_reports(self) -> None:
-        """Refuse an original with a report: what a candidate does wrong could not be told from what the original does."""
-        found = [f"{s.tool}: {s.first}" for s in self._reports if s.errors]
-        if found:
-            raise RefusedError(
-                f"compute-sanitizer reports errors in the kernel '{self._spec.kernel}' itself: {'; '.join(found)}",
-                self._spec.origin or self._spec.file, "fix the kernel, or check the sizes in the spec",
-            )  # fmt: skip
-        self._missing += [
-            f"{s.tool} gave no verdict on the original: {s.first}" for s in self._reports if s.errors is None
-        ]
-
-    def _widened(self, built: Built) -> Wide | None:
-        # In a struct the fields behind a float would move.
-        found = None if self._spec.has_fields else widen(built.text, built.expressions)
-        if found is None:
-            return None
-        text, expressions = found
-        try:
-            binary = self._builder.compile(text, expressions)
-        except (CompileError, OptimlError):
-            return None
-        return Wide(binary, wide_launches(built.launches))
+        return (*with_nan, *real_shapes(self._secret.drawn_spec(), seeds))
 
     # ---- candidates
 
@@ -296,7 +226,7 @@ class GpuEvaluator:
     ) -> tuple[Evaluation, float | None]:
         """See `_evaluate`; takes its turn at the GPU."""
         try:
-            built, incumbent = self._whole(built), incumbent and self._whole(incumbent)
+            built, incumbent = self._secret.whole(built), incumbent and self._secret.whole(incumbent)
         except OptimlError as error:
             return unlaunchable(built, error), None
         with self._gpu:
@@ -315,7 +245,7 @@ class GpuEvaluator:
     def confirm(self, built: Built) -> Evaluation:
         """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
         try:
-            built = self._whole(built)
+            built = self._secret.whole(built)
         except OptimlError as error:
             return unlaunchable(built, error)
         return self._stated(self._confirm(built))
@@ -326,7 +256,7 @@ class GpuEvaluator:
         stages: dict[str, float] = {}
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         try:
-            built, incumbent = self._whole(built), incumbent and self._whole(incumbent)
+            built, incumbent = self._secret.whole(built), incumbent and self._secret.whole(incumbent)
         except OptimlError as error:
             return unlaunchable(built, error), None
         with self._gpu:
@@ -477,14 +407,13 @@ class GpuEvaluator:
         try:
             # The sanitizers and the CPU run beside the checks: they look at small shapes, and none of them is timed.
             with ThreadPoolExecutor(2) as beside:
-                with self._turn(lap):
+                with turn(self._gpu, lap):
                     sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
                     screened = beside.submit(self._on_cpu, built)
                     runner, self._runner = self._runner, self._second or self._make_runner()
                     self._second = None
                     runner.close()
-                    wide = self._wide and self._wide_whole(self._original, self._wide)
-                    self._runner.open(self._drawn_spec(), self._whole(self._original), wide)
+                    self._open(self._original)
                     problems = self._runner.validate()["problems"]
                     if problems:
                         raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
@@ -501,12 +430,12 @@ class GpuEvaluator:
             wrong, checked = screened.result()
             if wrong:
                 return replace(wrong, stage_s=stages)
-            with self._turn(lap):
+            with turn(self._gpu, lap):
                 measurement, failure, _ = self._time(self._timing(["original", "candidate"], "final"))
                 measurement = with_process_spread(measurement, self._near.get(built.identity))
                 lap("time")
             if defences.checks_after_timing and not failure:
-                with self._turn(lap):
+                with turn(self._gpu, lap):
                     failure = self._checked(plan(self._spec, self._random, defences))
                     lap("verify")
             if failure:
@@ -518,13 +447,6 @@ class GpuEvaluator:
         except DeviceFault as fault:
             lap("lost")
             return Evaluation(FAULTS[fault.kind], failure=Failure(sentence(fault)), stage_s=stages)
-
-    @contextmanager
-    def _turn(self, lap: Laps) -> Iterator[None]:
-        """A turn at the GPU; what it took to get it is a stage of its own, for it counts as the profiler's time already."""
-        with self._gpu:
-            lap(WAITED)
-            yield
 
     def _checked(self, small: tuple[Check, ...]) -> Mapping[str, Any] | None:
         """The first failure among these checks and those on the real shapes."""
@@ -547,15 +469,15 @@ class GpuEvaluator:
         """What is not suggested for its speed, with the sanitizers' verdicts: a fault is named as what it is."""
         if judged.outcome not in (Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE):
             return judged
-        judged = replace(judged, guardrails=guardrails.sanitizers(sanitized, self._reports, self._builder.limits))
-        return _refused_by_guardrail(judged)
+        verdicts = guardrails.sanitizers(sanitized, self._reports, self._builder.limits)
+        return guardrails.applied(replace(judged, guardrails=verdicts))
 
     def _guarded(self, judged: Evaluation, built: Built, sanitized: Sequence[Sanitized], lap: Laps) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
-        limits = self._builder.limits
+        limits, repeated = self._builder.limits, self._spec.deterministic and self._builder.limits.repeatable
         assert self._original is not None
         assert judged.measurement is not None
-        with self._turn(lap):
+        with turn(self._gpu, lap):
             some = plan(self._spec, self._random, self._builder.defences)[:_REPEATED]
             answer = self._runner.repeats("candidate", some, timeout_s=4 * self._limit_s)
             lap("verify")
@@ -563,13 +485,11 @@ class GpuEvaluator:
             guardrails.timing(judged.measurement, limits),
             guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement, limits),
             guardrails.numeric(),
-            guardrails.repeatable(
-                answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic and limits.repeatable
-            ),
+            guardrails.repeatable(answer["argument"], answer.get("case", ""), wanted=repeated),
+            *judged.guardrails,
+            *guardrails.sanitizers(sanitized, self._reports, limits),
         ]
-        verdicts += [*judged.guardrails, *guardrails.sanitizers(sanitized, self._reports, limits)]
-        judged = replace(judged, guardrails=tuple(verdicts))
-        return _refused_by_guardrail(judged)
+        return guardrails.applied(replace(judged, guardrails=tuple(verdicts)))
 
     def close(self) -> None:
         if self._cpu:
@@ -578,11 +498,3 @@ class GpuEvaluator:
         self._runner.close()
         if self._second is not None:
             self._second.close()
-
-
-def _refused_by_guardrail(judged: Evaluation) -> Evaluation:
-    """The evaluation, ended by the first of its guardrails that failed, if one did."""
-    failed = guardrails.broken(judged)
-    if failed is None:
-        return judged
-    return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.model import Evaluation, Guardrail, LaunchConfig, Measurement, Resources
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Resources
 from engine.predict.occupancy import occupancy
 from engine.predicted_number import approximate
 from engine.settings.config import TOOLS, Guardrails
@@ -128,6 +129,14 @@ def compiles(arch: str, problem: str | None, original_problem: str | None = None
 def broken(evaluation: Evaluation) -> Guardrail | None:
     """The first guardrail that failed."""
     return next((g for g in evaluation.guardrails if g.verdict == "failed"), None)
+
+
+def applied(evaluation: Evaluation) -> Evaluation:
+    """The evaluation, ended by the first of its guardrails that failed, if one did."""
+    failed = broken(evaluation)
+    if failed is None:
+        return evaluation
+    return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
 
 
 def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:

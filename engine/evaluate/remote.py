@@ -19,17 +19,7 @@ from engine.compile.built import Built, NotBuilt
 from engine.errors import MachineError, OptimlError
 from engine.evaluate.build import Builder
 from engine.evaluate.contained import contained_build
-from engine.evaluate.device_frames import (
-    BuiltHead,
-    Opening,
-    Reply,
-    Request,
-    head_of,
-    key_of,
-    pack,
-    raised,
-    read_reply,
-)
+from engine.evaluate.device_frames import BuiltHead, Opening, Reply, Request, head_of, key_of, pack, raised, read_reply
 from engine.evaluate.devices import Answer, Job
 from engine.evaluate.evaluator import Signals, nothing
 from engine.model import PASSED, Evaluation, Failure, Guardrail, Outcome, Program

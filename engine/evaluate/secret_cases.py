@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.compile.built import Built
 from engine.errors import OptimlError, SpecError
 from engine.evaluate.build import Builder
 from engine.model import LaunchConfig, Program
@@ -44,6 +45,15 @@ class SecretCases:
         for sizes in self._wide:
             self.launch(program, sizes)
         return tuple(self.launch(program, case.sizes) for case in self.cases)
+
+    def drawn_spec(self) -> KernelSpec:
+        """The spec with the cases behind the timing cases: they are checked like these."""
+        return replace(self._spec, time=(*self._spec.time, *self.cases))
+
+    def whole(self, built: Built) -> Built:
+        """With the launches of the cases behind those of the timing cases. Raises OptimlError."""
+        named = built.launches[: len(self._spec.check) + len(self._spec.time)]
+        return replace(built, launches=(*named, *self.launches(built.program)))
 
     def launch(self, program: Program, sizes: Sizes) -> tuple[LaunchConfig, ...]:
         """A program's launches at some sizes. Raises OptimlError."""

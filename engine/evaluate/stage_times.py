@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from engine.process.fair_lock import WAITED
 
 
 class Laps:
@@ -15,3 +19,11 @@ class Laps:
         now = time.perf_counter()
         self._stages[stage] = self._stages.get(stage, 0.0) + now - self._since
         self._since = now
+
+
+@contextmanager
+def turn(gpu: AbstractContextManager[object], lap: Laps) -> Iterator[None]:
+    """A turn at the GPU; what it took to get it is a stage of its own, for it counts as the profiler's time already."""
+    with gpu:
+        lap(WAITED)
+        yield

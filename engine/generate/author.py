@@ -13,10 +13,10 @@ from engine.generate.check_cases import TaskError
 from engine.generate.messages import Prompts
 from engine.generate.model_access import CODING, PLANNING, Door
 from engine.generate.oracle import Reference
-from engine.generate.strategies import Strategy
+from engine.generate.strategies import AuthorStrategy
 from engine.generate.task import SCHEMA as TASK_SCHEMA
 from engine.generate.task import Task, read_task
-from engine.generate.trial import Tried
+from engine.generate.trial import TriedKernel
 from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.chat import ChatError, Fault, Message
 from engine.llm.edits import Workplace, make_proposal
@@ -52,13 +52,13 @@ class Written:
 class Draft:
     """What one strategy became. `ending` names how it ended: an `Outcome`, or the fault that left nothing to try."""
 
-    strategy: Strategy
+    strategy: AuthorStrategy
     ending: str
     reason: str = ""
     plan: str = ""
     idea: str = ""
     written: Written | None = None
-    tried: Tried | None = None
+    tried: TriedKernel | None = None
     requests: int = 0
     repairs: int = 0
 
@@ -130,7 +130,12 @@ class Author:
     # ---- kernels
 
     def draft(
-        self, task: Task, strategy: Strategy, reference: str, place: Workplace, test: Callable[[Program], Tried]
+        self,
+        task: Task,
+        strategy: AuthorStrategy,
+        reference: str,
+        place: Workplace,
+        test: Callable[[Program], TriedKernel],
     ) -> Draft:
         """Plan, write, test, and send back what failed a few times. Every fault is a value here."""
         about = f"{_digest(task)}/{strategy.name}"
@@ -210,11 +215,11 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
     return suggestion, edit_program(place.program, proposal.edits)
 
 
-def propose_kernel(suggestion: Suggestion, place: Workplace, *, prior: float = 1.0) -> Proposal:
+def propose_kernel(suggestion: Suggestion, place: Workplace) -> Proposal:
     """The kernel as an edit of the place's program. Raises EditError."""
     whole = Suggestion(suggestion.idea, kernel=suggestion.kernel, launches=suggestion.launches)
     try:
-        return make_proposal(whole, place, prior=prior)
+        return make_proposal(whole, place, prior=1.0)
     except EditError:
         raise
     except (OptimlError, LookupError, ValueError) as error:
@@ -243,7 +248,7 @@ def _python(answer: str) -> str:
     return str(max(fences, key=len)) if fences else answer
 
 
-def _ending(tried: Tried, program: Program) -> tuple[str, str]:
+def _ending(tried: TriedKernel, program: Program) -> tuple[str, str]:
     """(how it ended, the first error with its lines) for the model. Of a wrong result only where it stands."""
     failure = tried.failure
     ending = {

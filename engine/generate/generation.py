@@ -30,7 +30,7 @@ from engine.generate.generation_result import RESULT, GenerationResult, Strategy
 from engine.generate.messages import Prompts
 from engine.generate.model_access import Door
 from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
-from engine.generate.strategies import STRATEGIES, Strategy
+from engine.generate.strategies import STRATEGIES, AuthorStrategy
 from engine.generate.trial import Trial, check_plan
 from engine.llm.plain_words import plain
 from engine.llm.session import EXCHANGES, LlmSettings
@@ -67,7 +67,7 @@ class GenerateOptions:
     reference: Reference | None = None
     out: Path | None = None
     budget: Budget | None = field(default_factory=lambda: Budget(seconds=60.0))
-    strategies: tuple[Strategy, ...] = STRATEGIES
+    strategies: tuple[AuthorStrategy, ...] = STRATEGIES
     seeds: int = 3
     repairs: int = 2
     seed: int = 0
@@ -261,7 +261,7 @@ class _GenerationRun:
         reference = self.reference.source.decode("utf-8", "replace")
         self._told.step(f"asking {len(o.strategies)} strategies")
 
-        def one(strategy: Strategy) -> Draft:
+        def one(strategy: AuthorStrategy) -> Draft:
             draft = author.draft(self.task, strategy, reference, place, self.trial)
             self._told.draft(draft)
             return draft

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.generate.strategies import Strategy
+from engine.generate.strategies import AuthorStrategy
 from engine.generate.task import TYPES, Task, described
 from engine.llm.chat import Message
 from engine.llm.templates import prompts_in
@@ -45,7 +45,7 @@ class Prompts:
         user = self._render("reference.jinja", task=described(task))
         return Message("system", system), Message("user", user)
 
-    def plan(self, task: Task, strategy: Strategy, reference: str) -> tuple[Message, ...]:
+    def plan(self, task: Task, strategy: AuthorStrategy, reference: str) -> tuple[Message, ...]:
         """Ask for a plan in one strategy."""
         system = self._render("plan_system.jinja", strategy=strategy)
         return Message("system", system), Message("user", self._kernel(task, reference, ""))

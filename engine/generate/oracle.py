@@ -121,8 +121,10 @@ class Oracle:
         self.required, self.optional = tuple(header["required"]), tuple(header["optional"])
         return self._worker
 
-    def _error(self, what: str, do: str = "fix the reference") -> ReferenceError_:
-        return ReferenceError_(f"the reference '{self.reference.function}' {what}", self.reference.name, do)
+    def _error(self, what: str) -> ReferenceError_:
+        return ReferenceError_(
+            f"the reference '{self.reference.function}' {what}", self.reference.name, "fix the reference"
+        )
 
     def _request(
         self, header: Mapping[str, Any], blobs: Sequence[bytes], *, timeout_s: float

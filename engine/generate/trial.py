@@ -45,7 +45,7 @@ _FAULTS = {"device": Outcome.MEMORY_ERROR, "timeout": Outcome.TIMED_OUT}
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedKernel:
     """How a generated kernel fared. `outcome` is SCREENED where it gave what the reference gives on every check."""
 
     outcome: Outcome
@@ -201,7 +201,7 @@ class Trial:
         self._runs: Runs = (GpuRuns if machine.mode == "measured" else CpuRuns)(spec, machine)
         self._lock = threading.Lock()
 
-    def __call__(self, program: Program, known: Sequence[Known] | None = None) -> Tried:
+    def __call__(self, program: Program, known: Sequence[Known] | None = None) -> TriedKernel:
         """Screen, build and run a program on every check, and look for races; or run it on the checks that are given."""
         begin = time.monotonic()
         tried = self._tried(program, self._known if known is None else known)
@@ -209,31 +209,31 @@ class Trial:
             tried = self._raced(tried)
         return replace(tried, elapsed_s=time.monotonic() - begin)
 
-    def _tried(self, program: Program, known: Sequence[Known]) -> Tried:
+    def _tried(self, program: Program, known: Sequence[Known]) -> TriedKernel:
         try:
             reason = screen(self._skeleton, program, self._spec)
             if reason:
-                return Tried(Outcome.SCREENED_OUT, Failure(reason))
+                return TriedKernel(Outcome.SCREENED_OUT, Failure(reason))
             built = self._build(program)
         except CompileError as error:
             line = error.where.rpartition(":")[2]
-            return Tried(Outcome.COMPILE_ERROR, Failure(error.what, line=int(line) if line.isdigit() else None))
+            return TriedKernel(Outcome.COMPILE_ERROR, Failure(error.what, line=int(line) if line.isdigit() else None))
         except OptimlError as error:
-            return Tried(Outcome.SCREENED_OUT, Failure(error.what))
+            return TriedKernel(Outcome.SCREENED_OUT, Failure(error.what))
         if built.binary.clock_reads:
-            return Tried(Outcome.SCREENED_OUT, Failure("reads a clock or sleeps, according to its machine code"))
+            return TriedKernel(Outcome.SCREENED_OUT, Failure("reads a clock or sleeps, according to its machine code"))
         widens = widen(built.text, built.expressions) is not None
         with self._lock:
             try:
                 built = self._runs.start(built)
                 outputs = self._runs.outputs(built, known)
             except _Stopped as stopped:
-                return Tried(stopped.outcome, stopped.failure, built, stopped.final)
+                return TriedKernel(stopped.outcome, stopped.failure, built, stopped.final)
         for one, got in zip(known, outputs, strict=True):
             failure = compare(self._spec, self._task, one, got)
             if failure is not None:
-                return Tried(Outcome.WRONG_RESULT, failure, built)
-        return Tried(Outcome.SCREENED, None, built, widens=widens)
+                return TriedKernel(Outcome.WRONG_RESULT, failure, built)
+        return TriedKernel(Outcome.SCREENED, None, built, widens=widens)
 
     def _build(self, program: Program) -> Built:
         predicted = self._machine.mode == "predicted"
@@ -246,7 +246,7 @@ class Trial:
         )
         return builder.original(program)
 
-    def _raced(self, tried: Tried) -> Tried:
+    def _raced(self, tried: TriedKernel) -> TriedKernel:
         """What becomes of a correct program under a race detector."""
         assert tried.built is not None
         try:

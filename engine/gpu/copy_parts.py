@@ -19,6 +19,3 @@ def copy_parts(read_bytes: int, written_bytes: int) -> tuple[int, int]:
         return max(ratio, 1 / ratio)
 
     return min(PARTS, key=distance)
-
-
-__all__ = ["PARTS", "copy_parts"]

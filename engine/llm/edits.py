@@ -230,7 +230,7 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     )
     if added:
         at = site.declaration_start
-        edits.append(Edit(Span(at, at), added))
+        edits.append(Edit.insert(at, added))
     return {unit.path: tuple(sorted(edits, key=lambda e: e.span))} if edits else {}
 
 

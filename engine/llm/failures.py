@@ -9,6 +9,7 @@ from engine.model import Evaluation, LaunchConfig, Outcome, Program
 from engine.spec.data import buffer_elements
 from engine.spec.kernel_spec import Case, KernelSpec
 
+_AROUND = 3  # lines before and after
 _FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
 _MOST_SIZES = 4
 _CONTENTS = re.compile(r"\(with ([^()]+)\)\Z")  # what kind of inputs a result differs with
@@ -83,11 +84,11 @@ def _form(value: int, launch: LaunchConfig | None) -> str:
     return f"{below} and {even}" if below else even
 
 
-def lines_around(data: bytes, line: int, *, around: int = 3) -> str:
+def lines_around(data: bytes, line: int) -> str:
     """Some lines of a file, the middle one marked; spec lines left out. `line` is 1-based."""
     shown = []
     for number, text in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
-        if abs(number - line) <= around and not re.match(r"\s*//\s*optiml:", text):
+        if abs(number - line) <= _AROUND and not re.match(r"\s*//\s*optiml:", text):
             shown.append(f"{'>' if number == line else ' '} {number:4} {text.rstrip()}")
     return "\n".join(shown)
 

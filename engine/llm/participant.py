@@ -53,9 +53,8 @@ class Part:
         self.model: LlmSession | None = None
         if wanted.llm is not None:
             recall = self.lessons.recall if self.lessons is not None else (lambda node: ())
-            counters = (
-                COUNTERS if sources.insight is not None else ()
-            )  # without a profiler no expectation is ever compared
+            # Without a profiler no expectation is ever compared
+            counters = COUNTERS if sources.insight is not None else ()
             background = Background(diagnose, recall, counters)
             self.model = LlmSession(wanted.llm, spec, target, out, background, resume=wanted.resume)
 

@@ -47,7 +47,7 @@ class MemoryInstruction:
 
 
 @dataclass(frozen=True)
-class Loop:
+class CodeLoop:
     """Instructions of one loop's body that are in no inner loop; the first `Loop` of a kernel is its straight code.
 
     `load_batches` counts how often a trip waits for global loads: loads issued together before a first use are one
@@ -80,7 +80,7 @@ class KernelCode:
     """The machine code of one entry, as loops."""
 
     entry: str
-    loops: tuple[Loop, ...]
+    loops: tuple[CodeLoop, ...]
 
     @property
     def instructions(self) -> int:
@@ -130,7 +130,7 @@ def parse_sass(text: str) -> dict[str, KernelCode]:
     return result
 
 
-def _loops(code: list[_Instruction], labels: Mapping[str, int]) -> tuple[Loop, ...]:
+def _loops(code: list[_Instruction], labels: Mapping[str, int]) -> tuple[CodeLoop, ...]:
     end_of: dict[int, int] = {}
     for instruction in code:
         if instruction.name.split(".")[0] in ("BRA", "JMP"):
@@ -154,7 +154,7 @@ def _loops(code: list[_Instruction], labels: Mapping[str, int]) -> tuple[Loop, .
     return tuple(_loop(body, -1 if i == 0 else parents[i - 1] + 1, depths[i]) for i, body in enumerate(bodies))
 
 
-def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
+def _loop(body: list[_Instruction], parent: int, depth: int) -> CodeLoop:
     counts = dict.fromkeys(("instructions", "fp32", "fp64", "mufu", "shuffles", "barriers", "local", "tensor"), 0)
     memory: list[MemoryInstruction] = []
     loads = 0
@@ -200,7 +200,7 @@ def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
             batches[space] += 1
     if any(m.space == "global" and m.kind == "load" for m in memory) and batches["global"] == 0:
         batches["global"] = 1  # asynchronous copies
-    return Loop(
+    return CodeLoop(
         parent, depth, memory=tuple(memory), loads=loads, load_batches=batches["global"],
         shared_batches=batches["shared"], trips=_trips(body) if depth else 0, line=_line(body), products=products, **counts,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from engine.errors import RefusedError
 from engine.model import Binary, LaunchConfig, Resources
 from engine.predict.counts import AccessCounts, KernelCounts, Kind, Space
 from engine.predict.occupancy import Occupancy, occupancy
-from engine.predict.sass import KernelCode, Loop
+from engine.predict.sass import CodeLoop, KernelCode
 from engine.predict.targets import Figures
 from engine.predicted_number import approximate
 
@@ -196,7 +196,7 @@ def _unknown_trips(code: KernelCode, index: int) -> float:
     return _UNKNOWN_TRIPS * min(_work(each) for each in same) / _work(loop)
 
 
-def _work(loop: Loop) -> int:
+def _work(loop: CodeLoop) -> int:
     """The instructions of a loop that are repeated when it is unrolled, as far as they can be told from its own."""
     return loop.fp32 + loop.fp64 + loop.mufu + loop.tensor + loop.shuffles or loop.instructions
 

@@ -200,9 +200,8 @@ class Sandbox:
         result += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
         result += root if self.drop in ("nested", "outer") else []
         result += self._shown(access.readable, access.writable, device)
-        result += (
-            _kernel_read_only() if self.drop != "nested" else []
-        )  # there the second one writes to forbid namespaces
+        # There the second one writes to forbid namespaces
+        result += _kernel_read_only() if self.drop != "nested" else []
         result += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(cwd) if cwd else "/tmp", "--clearenv"]
         for name, value in _environment(access.environment, device).items():
             result += ["--setenv", name, value]

@@ -177,6 +177,24 @@ class Profile:
         """All steps' executed warp instructions; None where one is missing."""
         return _sum([step.get(INSTRUCTIONS) for step in self.steps])
 
+    @property
+    def stalled(self) -> float | None:
+        """The share of their cycles that warps spend on the reason they wait for most, the steps weighted by their times."""
+        total = weights = 0.0
+        for step in self.steps:
+            worst = [v for v in (step.get(stall_metric(reason)) for reason in STALLS) if v is not None]
+            if not worst or step.duration_us is None:
+                return None
+            total += max(worst) / 100 * step.duration_us
+            weights += step.duration_us
+        return total / weights if weights else None
+
+    @property
+    def asked(self) -> list[dict[str, tuple[float, str]]]:
+        """The counters of the metric set, by step: name to value and unit."""
+        asked = {"cheap": CHEAP, "full": FULL}[self.metrics].metrics
+        return [{n: (c.value, c.unit) for n, c in step.counters.items() if n in asked} for step in self.steps]
+
 
 FailureKind = Literal["no profiler", "permission", "busy", "launch", "missing", "lost", "timeout", "closed", "budget"]
 

@@ -34,7 +34,7 @@ from engine.profile.counters import (
     StepProfile,
     stall_metric,
 )  # fmt: skip
-from engine.profile.source_lines import Site, SourceLines
+from engine.profile.source_lines import SourceLines, SourceSite
 
 Bound = Literal["memory", "compute", "latency", "launch", "unknown"]
 
@@ -239,10 +239,7 @@ def _bound(
         )  # fmt: skip
     if share is not None and 100 * share >= _BUSY_PCT:
         return "memory", f"memory-bound: {copy}"
-    return (
-        "unknown",
-        f"not memory-bound: {copy}" if copy else "these counters do not name the bottleneck",
-    )
+    return ("unknown", f"not memory-bound: {copy}" if copy else "these counters do not name the bottleneck")
 
 
 def _and(copy: str) -> str:
@@ -261,7 +258,7 @@ def _worst_stall(step: StepProfile) -> tuple[str, float] | None:
 # ---- findings from counters
 
 
-def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Finding]:
+def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
     found: list[Finding] = []
     dram = step.get(DRAM_PCT)
     if dram is not None and dram > _SATURATED_PCT:
@@ -342,7 +339,7 @@ def _stalls(step: StepProfile) -> list[Finding]:
     return found
 
 
-def _access(step: StepProfile, known: Evidence, site: Site | None) -> list[Finding]:
+def _access(step: StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
     """Sectors asked for beyond those needed: exact where instructions were counted, else from the width of an access."""
     if site is not None and site.ideal > 0 and site.sectors > _OVER_IDEAL * site.ideal:
         each = f"{site.sectors / site.executed:.0f} sectors per request (ideal: {max(1.0, site.ideal / site.executed):.0f})" \

@@ -163,9 +163,8 @@ class Profiler:
             self.version = ncu_version(self._ncu, self._box) or "unknown"
         while waiting and not waiting[0].alive:
             waiting.popleft().close()
-        spares = (
-            self._spares if metrics.name == CHEAP.name else 1
-        )  # the others take their time, and each spare holds memory
+        # The others take their time, and each spare holds memory
+        spares = self._spares if metrics.name == CHEAP.name else 1
         while not self.unusable and self._ncu is not None and len(waiting) < spares:
             try:
                 waiting.append(_Session(self, self._ncu, metrics.without(self.dropped)))

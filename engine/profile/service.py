@@ -63,7 +63,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _OpenRequest:
     turn: tuple[int, float, int]  # by priority, then what is worth most, then what was asked first: the least is next
     request: ProfileRequest
     metrics: MetricSet
@@ -94,7 +94,7 @@ class ProfileService:
         prepare: Sequence[MetricSet] = (),
     ) -> None:  # fmt: skip
         self._source, self._gpu, self._share, self._batch, self._prepare = source, gpu, share, batch, tuple(prepare)
-        self._jobs: defaultdict[str, list[_Asked]] = defaultdict(list)  # by set of counters, the next one first
+        self._jobs: defaultdict[str, list[_OpenRequest]] = defaultdict(list)  # by set of counters, the next one first
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._closing = self._concluding = False
@@ -121,7 +121,7 @@ class ProfileService:
                 future.set_result(closed if refused else ProfileFailure(request.key, "no profiler", self.unusable))
                 return future
             turn = int(priority), -worth, next(self._numbers)
-            insort(self._jobs[metrics.name], _Asked(turn, request, metrics, future, time.monotonic()), key=_turn)
+            insort(self._jobs[metrics.name], _OpenRequest(turn, request, metrics, future, time.monotonic()), key=_turn)
             self._changed.notify()
         return future
 
@@ -160,7 +160,7 @@ class ProfileService:
             self._source.interrupt()
             self._thread.join(timeout=_KILLED_S)
 
-    def _take_all(self) -> list[_Asked]:
+    def _take_all(self) -> list[_OpenRequest]:
         """All that waits, with the lock held."""
         waiting = [job for jobs in self._jobs.values() for job in jobs]
         self._jobs.clear()
@@ -204,7 +204,7 @@ class ProfileService:
         for job in waiting:
             _answer(job, ProfileFailure(job.request.key, "no profiler", why))
 
-    def _next(self, *, wait: bool) -> list[_Asked] | None:
+    def _next(self, *, wait: bool) -> list[_OpenRequest] | None:
         """The next batch, all of one set of counters; [] where none is due yet, None at the end."""
         with self._changed:
             while not (batches := self._batches()) and not self._closing:
@@ -213,7 +213,7 @@ class ProfileService:
                 self._changed.wait()
             if self._closing:
                 return None
-            alike: list[_Asked] = []
+            alike: list[_OpenRequest] = []
             pauses: list[float] = []
             for jobs in batches:  # each set of counters has time of its own
                 alike, pause_s = self._due(jobs)
@@ -232,14 +232,14 @@ class ProfileService:
             self._beginning = bool(started)
         return started
 
-    def _batches(self) -> list[list[_Asked]]:
+    def _batches(self) -> list[list[_OpenRequest]]:
         """What would be next of each set of counters, the most urgent first. With the lock held.
 
         No more is looked at: hundreds wait of which the share has no time for most.
         """
         found = []
         for jobs in self._jobs.values():
-            ready: list[_Asked] = []
+            ready: list[_OpenRequest] = []
             while len(ready) < min(self._batch, len(jobs)):
                 if jobs[len(ready)].future.cancelled():
                     del jobs[len(ready)]
@@ -249,7 +249,7 @@ class ProfileService:
                 found.append(ready)
         return sorted(found, key=lambda ready: ready[0].turn)
 
-    def _due(self, alike: list[_Asked]) -> tuple[list[_Asked], float]:
+    def _due(self, alike: list[_OpenRequest]) -> tuple[list[_OpenRequest], float]:
         """What of a batch may run now; where nothing may, for how long to wait in seconds."""
         first = alike[0]
         if first.required:  # alone: what comes along would not count against the share
@@ -268,7 +268,7 @@ class ProfileService:
         left = part * (time.monotonic() - self._begin) - self._held_by[metrics.name]
         return int(min(self._batch, max(0.0, left / self._each_s.get(metrics.name, _FIRST_GUESS_S["full"]))))
 
-    def _begin_batch(self, source: Source, jobs: list[_Asked]) -> _Batch:
+    def _begin_batch(self, source: Source, jobs: list[_OpenRequest]) -> _Batch:
         batch = _Batch(jobs, _HeldLock(self._gpu))
         try:
             batch.pending = source.begin([job.request for job in jobs], jobs[0].metrics, batch.watch)
@@ -305,7 +305,7 @@ class ProfileService:
 
 @dataclass
 class _Batch:
-    jobs: list[_Asked]
+    jobs: list[_OpenRequest]
     watch: _HeldLock
     pending: Any = None
     problem: str = ""
@@ -333,10 +333,10 @@ class _HeldLock:
         self._inner.__exit__(None, None, None)
 
 
-def _turn(job: _Asked) -> tuple[int, float, int]:
+def _turn(job: _OpenRequest) -> tuple[int, float, int]:
     return job.turn
 
 
-def _answer(job: _Asked, answer: Answer) -> None:
+def _answer(job: _OpenRequest, answer: Answer) -> None:
     if job.future.set_running_or_notify_cancel():
         job.future.set_result(answer)

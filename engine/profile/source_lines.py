@@ -15,7 +15,7 @@ _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+\S")
 
 
 @dataclass(frozen=True)
-class Site:
+class SourceSite:
     """One source line's accesses to global memory: sectors of 32 bytes asked of L2, and how few would do.
 
     `executed` counts warp instructions, so `sectors / executed` is sectors per request.
@@ -35,7 +35,7 @@ class SourceLines:
     `executed` and `sectors` are the warp instructions and the sectors of each line; 0 stands for what is on no line of the file.
     """
 
-    worst: Site | None = None
+    worst: SourceSite | None = None
     hottest: int | None = None
     share: float = 0.0
     executed: Mapping[int, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def _by_line(counts: Mapping[int, float], lines: Mapping[int, int], base: int) -
     return dict(sums)
 
 
-def worst_site(step: StepProfile, listing: str, file: str) -> Site | None:
+def worst_site(step: StepProfile, listing: str, file: str) -> SourceSite | None:
     """The line of `file` with the most sectors beyond what its accesses need; None where there is none, or no line is known.
 
     `step` is a profile with the counters of `engine.profile.counters.LINES`; `listing` is nvdisasm's text of the same machine
@@ -75,7 +75,7 @@ def worst_site(step: StepProfile, listing: str, file: str) -> Site | None:
     return max(found, key=lambda site: site.sectors - site.ideal, default=None)
 
 
-def sites(step: StepProfile, listing: str, file: str) -> list[Site]:
+def sites(step: StepProfile, listing: str, file: str) -> list[SourceSite]:
     """Every line of `file` that accesses global memory, in order."""
     if SITE_SECTORS not in step.counters or SITE_IDEAL not in step.counters:
         return []
@@ -94,7 +94,7 @@ def sites(step: StepProfile, listing: str, file: str) -> list[Site]:
             total[0] += count
             total[1] += ideal.get(address, 0.0)
             total[2] += executed.get(address, 0.0)
-    return [Site(line, *total) for line, total in sorted(sums.items())]
+    return [SourceSite(line, *total) for line, total in sorted(sums.items())]
 
 
 def lines_of(listing: str, kernel: str, file: str) -> dict[int, int]:

@@ -14,7 +14,7 @@ _MOST, _DEEPEST = 1500, 40
 
 
 @dataclass(frozen=True)
-class Branch:
+class BranchLine:
     """One candidate: `opens` when others hang below it; `closes` so many levels end after it.."""
 
     node: Node
@@ -27,7 +27,7 @@ class Branch:
     misplaced: bool  # its parent is not the one it is shown below
 
 
-def branches(run: Run) -> tuple[list[Branch], int]:
+def branches(run: Run) -> tuple[list[BranchLine], int]:
     """The tree in writing order, and how many candidates are left out of it.
 
     Those on the way to the best come first, then those that passed by their speed, then the others by number; each with all
@@ -55,13 +55,13 @@ def branches(run: Run) -> tuple[list[Branch], int]:
     below = dict.fromkeys(kept, 0)
     for id in sorted(kept - {first}, reverse=True):
         below[shown_below[id]] += below[id] + 1
-    found: list[Branch] = []
+    found: list[BranchLine] = []
     waiting = [(first, 0)]
     while waiting:
         id, closes = waiting.pop()
         own = children.get(id, [])
         found.append(
-            Branch(
+            BranchLine(
                 known[id], bool(own), 0 if own else closes, depths[id], id in path, id == last and run.result.best is not None,
                 below[id], id != first and shown_below[id] != known[id].parent,
             )

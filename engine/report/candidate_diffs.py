@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 
-from engine.report.branches import Branch
+from engine.report.branches import BranchLine
 from engine.report.line_blocks import blocks, lines_of
 from engine.report.run_folder import Run, unpack
 
@@ -49,7 +49,7 @@ class FileEdit:
 
 def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
     """What each step of the trajectory changed, by its candidate; without those whose files the journal does not hold."""
-    files, found, before = _Reader(run), {}, run.original
+    files, found, before = _DiffReader(run), {}, run.original
     for step in run.result.trajectory:
         after = files(step.id)
         if after is not None and before:
@@ -58,10 +58,10 @@ def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
     return found
 
 
-def tree_edits(run: Run, tree: Sequence[Branch]) -> dict[int, tuple[FileEdit, ...]]:
+def tree_edits(run: Run, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit, ...]]:
     """What each candidate changed of its parent, by its number: those on the way to the best first, then the fastest, as far as a page
     holds them."""
-    files, found, left = _Reader(run), {}, _TREE - _NODE * len(tree)
+    files, found, left = _DiffReader(run), {}, _TREE - _NODE * len(tree)
     for branch in sorted(tree, key=lambda b: (not b.chosen, -(b.node.ratio or 0.0), b.node.id)):
         node = branch.node
         if node.parent is None or left <= 0:
@@ -74,7 +74,7 @@ def tree_edits(run: Run, tree: Sequence[Branch]) -> dict[int, tuple[FileEdit, ..
     return found
 
 
-class _Reader:
+class _DiffReader:
     """The files of a candidate by its number; None where the journal does not hold them. Parents are asked for again and again."""
 
     def __init__(self, run: Run) -> None:

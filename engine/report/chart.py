@@ -185,14 +185,7 @@ class Chart:
         self.strokes.append(self._stroke([(self._x(x), self._y(y)) for x, y in points], ink, width))
 
     def point(
-        self,
-        x: float,
-        y: float,
-        ink: Ink,
-        *,
-        shape: Shape = "circle",
-        hollow: bool = False,
-        text: str = "",
+        self, x: float, y: float, ink: Ink, *, shape: Shape = "circle", hollow: bool = False, text: str = ""
     ) -> None:
         """A single point."""
         self.dots.append(Dot(self._x(x), self._y(y), 4.0, ink, shape, hollow, text))

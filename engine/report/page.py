@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.model import PASSED
 from engine.predicted_number import approximate
-from engine.report.branches import Branch, branches
+from engine.report.branches import BranchLine, branches
 from engine.report.candidate_diffs import step_edits, tree_edits
 from engine.report.number_words import gain, plain, short_number, sign, speed, time_words, when, words
 from engine.report.plots import comparison_plots, plots, tuning_plots
@@ -71,7 +71,7 @@ def render_comparison(a: Run, b: Run, names: tuple[str, str]) -> str:
     )  # fmt: skip
 
 
-def _numbered(tree: Sequence[Branch], name: str) -> dict[str, tuple[int, int]]:
+def _numbered(tree: Sequence[BranchLine], name: str) -> dict[str, tuple[int, int]]:
     """Each value of a property of the candidates but the original, with its number on the page and how many have it."""
     counts = Counter(str(getattr(branch.node, name)) for branch in tree[1:])
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -200,9 +200,8 @@ def _roofline(roofline: Roofline | None, width: float) -> _Drawn | None:
     across, up = Axis(roofline.x_words, left, right, True), Axis(roofline.y_words, bottom, roof * 1.8, True)
     chart = Chart(f"{roofline.caption} {said}", across, up, 420.0, width)
     chart.line([(left, left * roofline.bytes_per_s / 1e9), (ridge, roof), (right, roof)], "ink")
-    at = (
-        (left * ridge**2) ** (1 / 3) if width == WIDE else 1.3 * left
-    )  # where the line to the label crosses no other label
+    # Where the line to the label crosses no other label
+    at = (left * ridge**2) ** (1 / 3) if width == WIDE else 1.3 * left
     chart.head(at, at * roofline.bytes_per_s / 1e9, roofline.memory_roof)
     chart.note(right, roof, roofline.issue_roof)
     for point in points:

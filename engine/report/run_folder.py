@@ -65,7 +65,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """One file before and, where there is a suggestion, after."""
 
     path: str
@@ -83,7 +83,7 @@ class Run:
     result: OptimizationResult
     nodes: tuple[Node, ...]
     counted: Mapping[int, Counted]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceText, ...]
     patch: str
     original: Mapping[str, bytes] = field(default_factory=dict)
     packed: Mapping[int, bytes] = field(default_factory=dict)
@@ -302,13 +302,13 @@ def _base64(value: Any) -> bytes:
         raise NotThis(str(error)) from None
 
 
-def _sources(result: OptimizationResult, files: _Files | None, best: _Files | None) -> tuple[Source, ...]:
+def _sources(result: OptimizationResult, files: _Files | None, best: _Files | None) -> tuple[SourceText, ...]:
     if files is None:
         return ()
     if result.best is None or best is None:
-        return (Source(result.file, files[result.file], None),) if result.file in files else ()
+        return (SourceText(result.file, files[result.file], None),) if result.file in files else ()
     names = sorted(best, key=lambda name: (name != result.file, name))
-    return tuple(Source(name, files.get(name, b""), best[name]) for name in names)
+    return tuple(SourceText(name, files.get(name, b""), best[name]) for name in names)
 
 
 def _patch(folder: Path, result: OptimizationResult) -> str:

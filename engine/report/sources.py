@@ -23,7 +23,7 @@ _WHERE = re.compile(r"\blines? (\d{1,7})\b")
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRow:
     """One row: line numbers (1-based) and texts of both sides, None where a side has no line. `gap`: so many equal lines are left out.
 
     The weights are the shares of the kernel's work at these lines, where they were counted.
@@ -49,7 +49,7 @@ class Listing:
 
     path: str
     titles: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SourceRow, ...]
     cut: bool
     measure: str = ""
 
@@ -134,19 +134,19 @@ def _listing(path: str, titles: tuple[str, ...], texts: tuple[bytes, bytes], sid
     return Listing(path, titles, tuple(rows[:_ROWS]), len(rows) > _ROWS, measure)
 
 
-def _rows(a: Sequence[str], b: Sequence[str], left: _Side, right: _Side) -> Iterator[Row]:
+def _rows(a: Sequence[str], b: Sequence[str], left: _Side, right: _Side) -> Iterator[SourceRow]:
     for equal, a0, a1, b0, b1 in blocks(a, b, _COMPARED):
         for step in range(max(a1 - a0, b1 - b0)):
             i = a0 + step if a0 + step < a1 else None
             j = b0 + step if b0 + step < b1 else None
             at, to = (None if i is None else i + 1), (None if j is None else j + 1)
-            yield Row(
+            yield SourceRow(
                 "same" if equal else "changed", at, None if i is None else a[i], to, None if j is None else b[j], 0,
                 (*left.notes.get(at or 0, ()), *right.notes.get(to or 0, ())), left.weights.get(at or 0), right.weights.get(to or 0),
             )  # fmt: skip
 
 
-def _folded(every: Sequence[Row], measure: str) -> Iterator[Row]:
+def _folded(every: Sequence[SourceRow], measure: str) -> Iterator[SourceRow]:
     """The rows without equal ones that are far from a change, from a diagnosed and from a heavy line; all of them where there is none."""
     marks = [
         at
@@ -168,7 +168,7 @@ def _folded(every: Sequence[Row], measure: str) -> Iterator[Row]:
         while end < len(every) and not near[end]:
             end += 1
         if end - at > _FOLD:
-            yield Row("gap", gap=end - at)
+            yield SourceRow("gap", gap=end - at)
         else:
             yield from every[at:end]
         if end < len(every):

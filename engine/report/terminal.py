@@ -32,9 +32,8 @@ _NO_LIMIT = Budget()
 _EVERY_S = 10.0  # between two lines where standard error is no terminal
 _LOOK_S = 0.25  # between two looks for an interrupt there
 _SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json
-_ONE_LINE = Column(
-    no_wrap=True, overflow="ellipsis", ratio=1
-)  # of a progress line: what is too long for the window is cut
+# Of a progress line: what is too long for the window is cut
+_ONE_LINE = Column(no_wrap=True, overflow="ellipsis", ratio=1)
 
 
 class Live:
@@ -344,10 +343,7 @@ def _speedup(evaluation: Evaluation) -> str:
 def _resources(evaluation: Evaluation) -> tuple[str, str]:
     if not evaluation.resources:
         return "", ""
-    return (
-        str(max(r.registers for r in evaluation.resources)),
-        str(max(r.shared_bytes for r in evaluation.resources)),
-    )
+    return (str(max(r.registers for r in evaluation.resources)), str(max(r.shared_bytes for r in evaluation.resources)))
 
 
 def print_tree(nodes: Sequence[Node]) -> None:

@@ -12,13 +12,12 @@ _ROWS = 30
 _NAME_WIDTH = 48
 
 
-def times_table(manifest: Manifest, rows: int = _ROWS) -> str:
+def times_table(manifest: Manifest) -> str:
     """Lines of text: share, time, launches, mean, the most frequent launch, what is recorded, source."""
-    shown = manifest.kernels[:rows]
     cells: list[tuple[str, ...]] = [
         ("share", "time", "launches", "mean", "grid x block", "recorded", "kernel", "source")
     ]
-    cells += [_row(kernel) for kernel in shown]
+    cells += [_row(kernel) for kernel in manifest.kernels[:_ROWS]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     left = (4, 6, 7)
     lines = [
@@ -27,7 +26,7 @@ def times_table(manifest: Manifest, rows: int = _ROWS) -> str:
         ).rstrip()
         for row in cells
     ]
-    if rest := manifest.kernels[rows:]:
+    if rest := manifest.kernels[_ROWS:]:
         lines.append(f"{sum(k.share for k in rest):6.1%} in {len(rest)} more kernels")
     return "\n".join(lines)
 

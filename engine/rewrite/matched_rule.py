@@ -84,6 +84,3 @@ class MatchedRule(ABC, Generic[M]):
         if change is not None and change.edits:
             parameters = {**change.parameters, **values}
             yield Proposal("rules", self.name, change.summary, change.edits, parameters, prior)
-
-
-__all__ = ["Change", "MatchedRule", "Space", "Values"]

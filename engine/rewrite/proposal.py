@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.rewrite.site import Site
 
 Edits = Mapping[str, tuple[Edit, ...]]
+Point = Mapping[str, int]  # a value for each parameter of a family
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Family:
     summary: str
     parameters: Mapping[str, tuple[int, ...]]
     conditions: tuple[str, ...]
-    make: Callable[[Mapping[str, int]], Proposal | None]
+    make: Callable[[Point], Proposal | None]
     prior: float = 0.5  # as of a proposal: that the best choice helps
-    impossible: Callable[[Mapping[str, int]], str] = lambda values: ""
+    impossible: Callable[[Point], str] = lambda values: ""
 
 
 Proposals = Iterator[Proposal]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tree_sitter import Node
 
@@ -37,6 +37,24 @@ _MAX_LOOPS = 64
 _MAX_STEPS = 8  # of names for each other
 
 
+# Gives each name that is asked for a free one, always the same, made from it.
+Namer = Callable[[str], str]
+
+
+def once(say: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
+    """`say`, which two dozen rules ask of a site, worked out for the first of them. For what nobody changes."""
+
+    @wraps(say)
+    def known(site: Site, /, *asked: P.args, **by_name: P.kwargs) -> T:
+        key = (say, asked, *by_name.items())
+        if key not in site.memo:
+            site.memo[key] = say(site, *asked, **by_name)
+        found: T = site.memo[key]
+        return found
+
+    return known
+
+
 @dataclass(frozen=True)
 class Site:
     """What a rule sees: one kernel of one program, with its launches and spec, parsed once for all rules."""
@@ -47,9 +65,8 @@ class Site:
     unit: Unit  # of the kernel's file
     kernel: Kernel
     launches: tuple[LaunchSite, ...]  # every launch of the kernel in the program; () where none can be seen
-    configs: tuple[
-        LaunchConfig, ...
-    ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
+    # The evaluated launch of each timing case, in the spec's order; () if not evaluable
+    configs: tuple[LaunchConfig, ...]
     target: Target = field(default_factory=Target)
     headers: tuple[Unit, ...] = ()  # that the kernel's file includes, and the file that it is compiled through
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `once`
@@ -136,6 +153,7 @@ class Site:
         """The function-like macros of the kernel's file: name to replacement text."""
         return {name: bodies[-1][1] for name, bodies in function_macros(self.unit.data, self.unit.path).items()}
 
+    @once
     def local_only(self, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
         """Whether the code below the node does only what one thread can do alone."""
         types = frozenset(p.base for p in self.kernel.parameters) | self.type_names
@@ -275,7 +293,7 @@ class Site:
         names = (f"{base}{count}" if count > 1 else base for count in range(1, len(used) + len(taken) + 3))
         return next(name for name in names if name not in used and name not in taken)
 
-    def fresh_names(self) -> Callable[[str], str]:
+    def fresh_names(self) -> Namer:
         """A function that gives each name that is asked for a free one, always the same, made from it."""
         chosen: dict[str, str] = {}
 
@@ -295,14 +313,14 @@ class Site:
         if header is None or any(name == header for name, _, _ in self.unit.includes):
             return []
         start = min((span.start for _, _, span in self.unit.includes), default=3 if self.unit.bom else 0)
-        return [Edit(Span(start, start), f"#include <{header}>\n")]
+        return [Edit.insert(start, f"#include <{header}>\n")]
 
     def define(self, text: str, header: str | None = None) -> list[Edit]:
         """The edits that define something for the kernel, and include a header for it."""
         start, included = self.declaration_start, self.include(header)
         if any(edit.span.start == start for edit in included):
             return [Edit(edit.span, f"{edit.text}\n{text}") for edit in included]
-        return [*included, Edit(Span(start, start), text)]
+        return [*included, Edit.insert(start, text)]
 
     def configs_after(self, edits: Mapping[str, Sequence[Edit]]) -> tuple[LaunchConfig, ...] | None:
         """The launches of all cases (as in `all_cases`) after the edits.
@@ -343,21 +361,17 @@ class Site:
         return tuple(evaluate_launch(program, spec, self.step, case.sizes) for case in cases)
 
     def launch_edits(
-        self,
-        *,
-        grid: Sequence[str] | None = None,
-        block: Sequence[str] | None = None,
-        shared: str | None = None,
+        self, *, grid: Sequence[str] | None = None, block: Sequence[str] | None = None
     ) -> dict[str, tuple[Edit, ...]] | None:
         """Edits that make every launch, and the spec's, use the given expressions over kernel parameters.
 
-        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions, `shared` bytes.
+        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions.
         """
         if not self.launch_visible:
             return None
         try:
-            host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block, shared=shared)
-            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), shared or "")
+            host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block)
+            launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), "")
             spec = relaunch_spec(self.program, self.spec, self.step, launch)
         except OptimlError:
             return None
@@ -387,20 +401,8 @@ def _function(node: Node) -> str | None:
     return "__device__" if "__device__" in words and "__global__" not in words else ""
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def once(say: Callable[[Site], T]) -> Callable[[Site], T]:
-    """`say`, which two dozen rules ask of a site, worked out for the first of them. For what nobody changes."""
-
-    @wraps(say)
-    def known(site: Site) -> T:
-        if say not in site.memo:
-            site.memo[say] = say(site)
-        found: T = site.memo[say]
-        return found
-
-    return known
 
 
 @lru_cache(maxsize=64)  # a rule asks for several names in one text, and for the same ones at each point of a template

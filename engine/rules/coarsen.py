@@ -1,12 +1,10 @@
 """Let each thread work on several elements."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, children, declarators, names, text, variables, walk
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Node, Point, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import AXES, Axis, Index, ThreadMap, definition, in_parameters, stride_loop, thread_map
 from engine.rules.idioms.coverage import covered, covers, independent, only_bound
@@ -67,7 +65,7 @@ class Coarsen:
         axis: Axis = "y" if mapping.index("y") is not None else "x"
         found, known = mapping, before
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             factor = values["factor"]
             edits = _coarsened(site, found, axis, factor, known)
             summary = f"{factor} elements per thread along {axis}"
@@ -195,7 +193,7 @@ def _looped(
     inner = outer + unit
     edits: list[Edit] = []
     if declaration is not None:
-        edits.append(Edit(Span(index.declaration.start_byte, index.declaration.end_byte), declaration))
+        edits.append(Edit.replace(index.declaration, declaration))
     else:
         edits.append(Edit(site.line_span(index.declaration), ""))
     moved = [d for d in mapping.derived if _depends(mapping, d, index)]
@@ -336,7 +334,7 @@ def _rounds(site: Site, threads: int) -> set[tuple[str, int] | None]:
 def at_most(site: Site, rounds: set[tuple[str, int] | None], blocks: int) -> str:
     """The number of blocks, less where the grid-stride loop's bound needs fewer and the host's text can say so."""
     # CUDA's own min, for two ints, is there in files that nvcc compiles.
-    plain = all(r is not None and re.fullmatch(r"\w+", r[0]) and r[0] in _ints(site) for r in rounds)
+    plain = all(r is not None and r[0] in _ints(site) for r in rounds)
     (one,) = rounds if len(rounds) == 1 else (None,)
     if one is not None and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
         return f"min({ceil_div(one[0], one[1]) if one[1] > 1 else one[0]}, {blocks})"

@@ -5,7 +5,6 @@ elements that change hands through shared memory between runs of stages leave ea
 whole numbers is one instruction; two threads that exchange an element by a shuffle take three.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.cuda.syntax import children, compact, inside, names, text, walk
@@ -85,8 +84,8 @@ def _edits(site: Site, segments: list[BarrierSegment], stages: Stages, share: _I
 class _Nest:
     """The edits of the nest, and what stands around it with other text: accesses to a thread's own elements, extents of the arrays."""
 
-    edits: Sequence[Edit]
-    put: Mapping[Node, str]
+    edits: list[Edit]
+    put: dict[Node, str]
 
 
 def _own_accesses(site: Site, stages: Stages, array: str, *, above: bool) -> list[Node] | None:
@@ -207,8 +206,8 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     top = site.body.start_byte + 1
     declared = "".join(f"\n{margin}{line}" for line in lines(f"{{T}} {{own}}[{items}];").split("\n"))
     edits = [
-        Edit(Span(site.declaration_start, site.declaration_start), code["helper"] + code.get("sum", "")),
-        Edit(Span(top, top), declared),
+        Edit.insert(site.declaration_start, code["helper"] + code.get("sum", "")),
+        Edit.insert(top, declared),
         Edit(Span(with_pragma(nest), nest.end_byte), f"{begin}{margin}#pragma unroll\n{margin}{loops}\n{end}"),
     ]
     put = dict(wider(site, a, gaps[a.name]) for a in stages.arrays if not a.dynamic)
@@ -216,6 +215,3 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
         for a, uses in side.items() if every else ():
             put |= dict.fromkeys(uses or (), f"{own[a]}[{fresh('first')} / {threads}]")
     return _Nest(edits, put)
-
-
-__all__ = ["ExchangeItems"]

@@ -157,9 +157,9 @@ def _reciprocal(division: _Quotient) -> Edit:
 def _approximate(division: _Quotient) -> list[Edit]:
     start, end = division.node.start_byte, division.node.end_byte
     return [
-        Edit(Span(start, start), "__fdividef("),
+        Edit.insert(start, "__fdividef("),
         Edit(Span(division.left.end_byte, division.right.start_byte), ", "),
-        Edit(Span(end, end), ")"),
+        Edit.insert(end, ")"),
     ]
 
 
@@ -174,8 +174,8 @@ def _turns(site: Site, body: Node) -> list[Edit]:
         multiples = [(factor, turns) for factor in factors if (turns := _of_pi(site, factor)) is not None]
         if len(factors) > 1 and len(multiples) == 1:
             factor, turns = multiples[0]
-            edits.append(Edit(Span(function.start_byte, function.end_byte), _OF_PI[called(node)]))
-            edits.append(Edit(Span(factor.start_byte, factor.end_byte), f"{turns:.1f}f"))
+            edits.append(Edit.replace(function, _OF_PI[called(node)]))
+            edits.append(Edit.replace(factor, f"{turns:.1f}f"))
     return edits
 
 
@@ -197,7 +197,7 @@ def _renamed(body: Node, fast: Mapping[str, str]) -> Iterator[Edit]:
         if node.type == "call_expression" and called(node) in fast:
             function = node.child_by_field_name("function")
             if function is not None and function.type == "identifier":
-                yield Edit(Span(function.start_byte, function.end_byte), fast[text(function)])
+                yield Edit.replace(function, fast[text(function)])
 
 
 def _by_own(site: Site, bodies: Sequence[Node], own: Mapping[str, str], other: Sequence[Edit] = ()) -> list[Edit]:
@@ -218,7 +218,7 @@ def _by_own(site: Site, bodies: Sequence[Node], own: Mapping[str, str], other: S
         found += [Edit(span, given[section] + rest) for span, rest, section in made]
     snippets = template("engine.rules", "approximate").sections()
     defined = [snippets[section].render(name=name) for section, name in given.items() if section in needed]
-    return [Edit(Span(start, start), "\n".join([*defined, ""])), *found] if found else []
+    return [Edit.insert(start, "\n".join([*defined, ""])), *found] if found else []
 
 
 def _sums(site: Site, body: Node) -> Iterator[Edit]:
@@ -235,7 +235,7 @@ def _sums(site: Site, body: Node) -> Iterator[Edit]:
         if any(n.type == "comment" or _DOUBLE.search(text(n)) for n in walk(node)):
             continue
         shown = " + ".join(text(t) for t in (*rest, *products))
-        yield Edit(Span(node.start_byte, node.end_byte), shown)
+        yield Edit.replace(node, shown)
 
 
 def _terms(node: Node) -> list[Node]:
@@ -266,5 +266,5 @@ def _roots(body: Node) -> list[Edit]:
             continue
         arguments = right.child_by_field_name("arguments")
         if arguments is not None and len(children(arguments)) == 1:
-            edits.append(Edit(Span(node.start_byte, node.end_byte), f"rsqrtf{text(arguments)}"))
+            edits.append(Edit.replace(node, f"rsqrtf{text(arguments)}"))
     return edits

@@ -6,7 +6,7 @@ this one. Source: CUDA C++ Best Practices Guide, "Device Memory Spaces".
 """
 
 from engine.cuda.questions import assigned, called, children, inside, names, text, walk
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, Use, proposal
 from engine.rules.idioms import StrideLoop, changed_names, runs, stride_loop, with_pragma
 from engine.rules.idioms.loads import LOOPS, Load, grouped_loads, loadable
 
@@ -88,8 +88,8 @@ class HoistLoads:
                 count += 1
                 done += group.nodes
                 at, indent = statement.start_byte, site.indent_at(statement.start_byte)
-                edits.append(Edit(Span(at, at), f"const {group.type} {name} = {group.written};\n{indent}"))
-                edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in group.nodes]
+                edits.append(Edit.insert(at, f"const {group.type} {name} = {group.written};\n{indent}"))
+                edits += [Edit.replace(n, name) for n in group.nodes]
         if edits:
             yield from proposal(
                 self.name,
@@ -123,10 +123,10 @@ class HoistLoads:
                 listed.append(text(left))
                 loads += len(found)
                 # The element's type: what is read back is what was stored, rounded as it was.
-                edits.append(Edit(Span(left.start_byte, left.end_byte), f"const {kind} {name}"))
+                edits.append(Edit.replace(left, f"const {kind} {name}"))
                 end = statement.end_byte
-                edits.append(Edit(Span(end, end), f"\n{indent}{text(left)} = {name};"))
-                edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in found]
+                edits.append(Edit.insert(end, f"\n{indent}{text(left)} = {name};"))
+                edits += [Edit.replace(n, name) for n in found]
         if edits:
             yield from proposal(
                 self.name,
@@ -181,7 +181,7 @@ def _joined(edits: list[Edit]) -> list[Edit]:
         if edit.span.start == edit.span.end:
             inserted[edit.span.start] = inserted.get(edit.span.start, "") + edit.text
     others = [e for e in edits if e.span.start != e.span.end]
-    return [Edit(Span(at, at), written) for at, written in inserted.items()] + others
+    return [Edit.insert(at, written) for at, written in inserted.items()] + others
 
 
 def _unknown(node: Node) -> bool:
@@ -258,9 +258,6 @@ def _hoisted(site: Site, loop: StrideLoop, found: list[Load]) -> list[Edit]:
         none = f"static_cast<{load.type}>(0)" if " " in load.type else f"{load.type}()"
         value = load.written if _surely_runs(loop) else f"{runs(loop)} ? {load.written} : {none}"
         lines.append(f"const {load.type} {name} = {value};\n{indent}")
-        edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in load.nodes]
+        edits += [Edit.replace(n, name) for n in load.nodes]
     start = with_pragma(loop.node)
-    return [Edit(Span(start, start), "".join(lines)), *edits]
-
-
-__all__ = ["HoistLoads"]
+    return [Edit.insert(start, "".join(lines)), *edits]

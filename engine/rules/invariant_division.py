@@ -224,10 +224,10 @@ def _called(site: Site, found: list[_Division], values: dict[str, str], form: st
         opening[start] = opening.get(start, "") + f"{helpers[key]}("
         closing[end] = closing.get(end, 0) + 1
         edits.append(Edit(Span(division.dividend.end_byte, division.divisor.start_byte), ", "))
-    edits += [Edit(Span(at, at), added) for at, added in opening.items()]
-    edits += [Edit(Span(at, at), ")" * times) for at, times in closing.items()]
+    edits += [Edit.insert(at, added) for at, added in opening.items()]
+    edits += [Edit.insert(at, ")" * times) for at, times in closing.items()]
     first = site.declaration_start
-    return [Edit(Span(first, first), "".join(texts)), *edits]
+    return [Edit.insert(first, "".join(texts)), *edits]
 
 
 def _helper(name: str, division: _Division, value: str, form: str) -> str:
@@ -306,11 +306,9 @@ def _incremental(site: Site, scope: Scope, loop: StrideLoop, found: list[_Divisi
         ]
     start = with_pragma(loop.node)
     last = children(loop.body)[-1].end_byte
-    edits = [Edit(Span(start, start), "".join(f"{line}\n{outer}" for line in head))]
-    edits += [
-        Edit(Span(d.node.start_byte, d.node.end_byte), quotient if d.operator == "/" else remainder) for d in mine
-    ]
-    return [*edits, Edit(Span(last, last), "".join(f"\n{inner}{line}" for line in tail))]
+    edits = [Edit.insert(start, "".join(f"{line}\n{outer}" for line in head))]
+    edits += [Edit.replace(d.node, quotient if d.operator == "/" else remainder) for d in mine]
+    return [*edits, Edit.insert(last, "".join(f"\n{inner}{line}" for line in tail))]
 
 
 def _counts_up(site: Site, loop: StrideLoop) -> bool:
@@ -340,6 +338,3 @@ def _counts_up(site: Site, loop: StrideLoop) -> bool:
         return fine(loop.start) and loop.step == "1"
     by = update.child_by_field_name("right")
     return fine(loop.start) and fine(by) and text(update.child_by_field_name("operator") or update) == "+="
-
-
-__all__ = ["InvariantDivision"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ class LaunchBounds(MatchedRule[_Bounded]):
             return None
         at = match.site.kernel.name_span.start
         bounds = f"{threads}, {resident}" if resident else str(threads)
-        edits = match.site.in_file(Edit(Span(at, at), f"__launch_bounds__({bounds}) "))
+        edits = match.site.in_file(Edit.insert(at, f"__launch_bounds__({bounds}) "))
         summary = f"Add `__launch_bounds__({bounds})`"
         return Change(summary, edits, {"threads": threads})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -96,7 +95,7 @@ def _headers(program: Program, spec: KernelSpec) -> tuple[Unit, ...]:
     return tuple(unit for unit in found if unit.path != program.kernel_file)
 
 
-def _only(headers: Sequence[Unit], kind: str) -> dict[str, str]:
+def _only(headers: tuple[Unit, ...], kind: str) -> dict[str, str]:
     """The headers' macros or constants that have one definition among all branches of all of them."""
     found: Counter[tuple[str, str]] = Counter()
     for unit in headers:

@@ -4,10 +4,8 @@ Source: CUDA C++ Programming Guide, "Read-Only Data Cache Load Function". The co
 pointer is `const` and `__restrict__`; it cannot where a pointer is made in the body or a parameter is not marked.
 """
 
-import re
-
 from engine.cuda.syntax import text
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, proposal
+from engine.rewrite import Edit, Node, Proposals, Scope, Site, proposal
 
 # Types that __ldg takes.
 _HINTED = frozenset({
@@ -39,10 +37,7 @@ class ReadOnly:
             return
         edits = []
         for node in loads:
-            edits += [
-                Edit(Span(node.start_byte, node.start_byte), "__ldg(&"),
-                Edit(Span(node.end_byte, node.end_byte), ")"),
-            ]
+            edits += [Edit.insert(node.start_byte, "__ldg(&"), Edit.insert(node.end_byte, ")")]
         # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
         yield from proposal(self.name, self.summary, site.in_file(*edits), 0.12, loads=len(loads))
 
@@ -88,7 +83,4 @@ def _type(scope: Scope, pointer: Node) -> str:
     else:
         parameter = scope.parameters.get(text(pointer))
         kind = parameter.base if parameter is not None and parameter.type.count("*") == 1 else ""
-    return " ".join(w for w in re.sub(r"\bstd::", "", kind).split() if w != "const")
-
-
-__all__ = ["ReadOnly"]
+    return " ".join(w for w in kind.replace("std::", "").split() if w != "const")

@@ -26,9 +26,9 @@ class Restrict:
         if prototypes is None:
             const = []
             prototypes = {}
-        qualify = [Edit(Span(p.type_start, p.type_start), "const ") for p in const]
+        qualify = [Edit.insert(p.type_start, "const ") for p in const]
         if site.pointers_distinct and not _alone(site, read_only):
-            restrict = [Edit(Span(p.name_start, p.name_start), "__restrict__ ") for p in parameters if not p.restrict]
+            restrict = [Edit.insert(p.name_start, "__restrict__ ") for p in parameters if not p.restrict]
             if restrict:
                 yield from proposal(
                     self.name,
@@ -149,7 +149,7 @@ def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[
                     return None
                 if not declared[position].const:
                     at = declared[position].type_start
-                    edits.append(Edit(Span(at, at), "const "))
+                    edits.append(Edit.insert(at, "const "))
         if edits:
             found[path] = tuple(edits)
     return found

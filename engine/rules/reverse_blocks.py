@@ -7,9 +7,8 @@ overwrite lines there before they are written back. Hardware starts blocks in th
 import re
 
 from engine.cuda.syntax import called, compact, text, walk
-from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, Span, proposal
-from engine.spec.data import buffer_elements
-from engine.spec.dtypes import parse_dtype
+from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, proposal
+from engine.spec import data, dtypes
 
 # What blocks may wait for each other by, or are numbered by: without it they run in any order (CUDA C++ Programming Guide,
 # "Thread Hierarchy").
@@ -41,9 +40,9 @@ class ReverseBlocks:
         start = site.body.start_byte + 1
         said = f"\n{inner}// What the kernel before stored last is still in L2: blocks run from the last to the first."
         declared = f"\n{inner}const unsigned int {block} = gridDim.{axis} - 1 - blockIdx.{axis};"
-        edits = [Edit(Span(n.start_byte, n.end_byte), block) for n in numbers]
+        edits = [Edit.replace(n, block) for n in numbers]
         yield from proposal(
-            self.name, "Run the blocks in reverse order", site.in_file(Edit(Span(start, start), said + declared), *edits), 0.4
+            self.name, "Run the blocks in reverse order", site.in_file(Edit.insert(start, said + declared), *edits), 0.4
         )  # fmt: skip
 
 
@@ -72,11 +71,11 @@ def _reads_earlier(site: Site) -> bool:
     own = zip(site.kernel.parameters, steps[site.step].arguments, strict=False)
     shared = {name for p, name in own if p.pointer} & stored
     try:
-        elements = [buffer_elements(site.spec, case) for case in site.spec.time]
+        elements = [data.buffer_elements(site.spec, case) for case in site.spec.time]
     except OptimlError:
         return False
     return any(
-        each[name] * parse_dtype(site.spec.argument(name).type).itemsize >= _LEAST_BYTES
+        each[name] * dtypes.parse_dtype(site.spec.argument(name).type).itemsize >= _LEAST_BYTES
         for each in elements
         for name in shared
         if name in each
@@ -93,6 +92,3 @@ def _any_order(site: Site) -> bool:
     atomics = [n for n in walk(site.body) if n.type == "call_expression" and called(n).startswith("atomic")]
     taken = any(n.parent is None or n.parent.type != "expression_statement" for n in atomics)
     return not taken and not _TOGETHER.search(text(site.kernel.node))
-
-
-__all__ = ["ReverseBlocks"]

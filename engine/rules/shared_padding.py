@@ -32,7 +32,7 @@ class SharedPadding:
         for _, extent, pad, _ in found:
             start, end = extent.start_byte, extent.end_byte
             if is_plain(text(extent)):
-                edits.append(Edit(Span(end, end), f" + {pad}"))
+                edits.append(Edit.insert(end, f" + {pad}"))
             else:
                 edits.append(Edit(Span(start, end), f"({text(extent)}) + {pad}"))
         listed = " and ".join(array.name for array, *_ in found)
@@ -142,6 +142,3 @@ def _by_lane(scope: Scope, node: Node, depth: int = 0) -> bool:
             if value is not None and not _within(n, value) and _by_lane(scope, value, depth + 1):
                 return True
     return False
-
-
-__all__ = ["SharedPadding"]

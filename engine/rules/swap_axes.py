@@ -4,7 +4,7 @@ Source of the method: CUDA C++ Best Practices Guide, "Coalesced Access to Global
 """
 
 from engine.cuda.questions import THREAD_NAMES, Polynomial, is_target, text, walk
-from engine.rewrite import Edit, Edits, LaunchConfig, Node, Proposals, Scope, Site, Span, ceil_div, merge, proposal
+from engine.rewrite import Edit, Edits, LaunchConfig, Node, Proposals, Scope, Site, ceil_div, merge, proposal
 from engine.rules.block_size import free
 from engine.rules.idioms import Index, ThreadMap, covered, covers, thread_map
 
@@ -103,10 +103,9 @@ def _swapped(site: Site, mapping: ThreadMap, along_x: str, along_y: str, shape: 
         field = node.child_by_field_name("field") if owner is not None else None
         if owner is None or field is None or text(owner) not in THREAD_NAMES or text(field) not in ("x", "y"):
             continue
-        edits.append(Edit(Span(field.start_byte, field.end_byte), "y" if text(field) == "x" else "x"))
+        edits.append(Edit.replace(field, "y" if text(field) == "x" else "x"))
     launch = site.launch_edits(
-        grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])],
-        block=[str(shape[0]), str(shape[1])],
+        grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])], block=[str(shape[0]), str(shape[1])]
     )
     merged = merge(site.in_file(*edits), launch)
     after = site.configs_after(merged) if merged is not None else None
@@ -120,6 +119,3 @@ def _covered(site: Site, after: tuple[LaunchConfig, ...], along_x: str, along_y:
         return False
     first = covers(site, along_y, tuple((c.grid[0], c.block[0]) for c in after), 1)
     return first and covers(site, along_x, tuple((c.grid[1], c.block[1]) for c in after), 1)
-
-
-__all__ = ["SwapAxes"]

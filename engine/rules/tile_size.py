@@ -4,7 +4,7 @@ What such a kernel computes must not depend on them, and most kernels are writte
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,7 @@ from engine.cuda.clock import tick
 from engine.cuda.constants import value_span, words
 from engine.cuda.launch import block_constants
 from engine.cuda.syntax import text, walk
-from engine.rewrite import Edit, Families, Family, OptimlError, Proposal, Proposals, Site, Span, proposal
+from engine.rewrite import Edit, Families, Family, OptimlError, Point, Proposal, Proposals, Site, Span, proposal
 from engine.rules.idioms import WARP
 from engine.spec.constant_values import bound_at, launches_at, shared_bytes
 
@@ -66,15 +66,15 @@ class TileSize:
             if not _impossible(site, constants, strides, dict(zip(parameters, choice, strict=True)))
         }  # fmt: skip
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             return next(self._at(constants, values, site, _PRIOR), None)
 
-        def impossible(values: Mapping[str, int]) -> str:
+        def impossible(values: Point) -> str:
             return "" if tuple(values[name] for name in parameters) in possible else _LIMITS
 
         yield Family(self.name, self.summary, parameters, (), make, _PRIOR, impossible)
 
-    def _at(self, constants: Sequence[_SizeConstant], values: Mapping[str, int], site: Site, prior: float) -> Proposals:
+    def _at(self, constants: Sequence[_SizeConstant], values: Point, site: Site, prior: float) -> Proposals:
         changed = [c for c in constants if values[c.name] != c.value]
         edits = site.in_file(*(Edit(c.span, str(values[c.name])) for c in changed))
         said = ", ".join(f"{c.name} = {values[c.name]}" for c in changed)
@@ -131,9 +131,7 @@ def _only_named(site: Site, constants: Sequence[_SizeConstant]) -> bool:
     return not any(n.type == "number_literal" and text(n) in values for n in nodes)
 
 
-def _impossible(
-    site: Site, constants: Sequence[_SizeConstant], strides: Set[tuple[str, str]], values: Mapping[str, int]
-) -> bool:
+def _impossible(site: Site, constants: Sequence[_SizeConstant], strides: Set[tuple[str, str]], values: Point) -> bool:
     """Whether the choice is the present one, puts a smaller constant above a larger one (rows of threads above rows of their tile),
     leaves threads beyond the end of what they step through, or is beyond what the target allows of its launch or shared memory."""
     if all(values[c.name] == c.value for c in constants):

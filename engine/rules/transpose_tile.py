@@ -1,6 +1,5 @@
 """Stage a transposed access through shared memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +30,7 @@ class _Staged:
     site: Site
     mapping: ThreadMap
     found: _Transposed
-    bounds: Mapping[Axis, str]
+    bounds: dict[Axis, str]
     before: tuple[LaunchConfig, ...]
     planes: str | None
 

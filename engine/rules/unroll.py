@@ -1,11 +1,10 @@
 """Unroll counted loops: by a pragma, and by hand with accumulators of their own."""
 
 import re
-from collections.abc import Mapping
 
 from engine.cuda.questions import ArithmeticError_, declarators, declared_type, evaluate_int, pure
 from engine.cuda.syntax import children, names, text, walk
-from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Site, Span, proposal
+from engine.rewrite import Edit, Families, Family, Node, Point, Proposal, Proposals, Site, Span, proposal
 from engine.rewrite.wording import grouped_text, is_plain, replace_name
 from engine.rules.idioms import StrideLoop, definition, stride_loop, with_pragma
 from engine.rules.idioms.thread_index import is_wide
@@ -75,7 +74,7 @@ class Unroll:
         if not open_:
             return
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             edits = [_pragma(site, loop, str(values[name])) for name, loop in open_.items()]
             written = [e for e in edits if e is not None]  # None: it stands so already
             summary = f"Unroll innermost loops {', '.join(str(values[n]) for n in open_)} times"
@@ -204,8 +203,8 @@ def _pragma(site: Site, loop: Node, argument: str) -> Edit | None:
     start = loop.start_byte
     head = site.unit.data[site.unit.data.rfind(b"\n", 0, start) + 1 : start]
     if head.strip():
-        return Edit(Span(start, start), f"\n{site.indent_at(start)}{wanted}\n{site.indent_at(start)}")
-    return Edit(Span(start, start), f"{wanted}\n{site.indent_at(start)}")
+        return Edit.insert(start, f"\n{site.indent_at(start)}{wanted}\n{site.indent_at(start)}")
+    return Edit.insert(start, f"{wanted}\n{site.indent_at(start)}")
 
 
 def _reduction(site: Site, loop: StrideLoop) -> dict[str, tuple[str, str, str]] | None:

@@ -1,16 +1,16 @@
 """Let each thread work out several results that share loads (unroll-and-jam)."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.cuda.questions import ArithmeticError_, declarators, declared_type, evaluate_int, written
 from engine.cuda.syntax import children, inside, is_integer_type, names, strip, text, walk
-from engine.rewrite import Edit, Edits, Families, Family, Node, Proposal, Proposals, Site, Span, merge, proposal
+from engine.rewrite import Edit, Edits, Families, Family, Node, Point, Proposal, Proposals, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, grouped
 from engine.rules.idioms import AXES, Axis, Index, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
-from engine.rules.idioms.grids import Grids, whole_numbers
+from engine.rules.idioms.coverage import Grids, whole_numbers
 from engine.rules.idioms.jam import Change, Copies, Jam
 from engine.rules.idioms.thread_index import map_of
 
@@ -89,7 +89,7 @@ class UnrollJam:
                 continue
 
             def choice(
-                values: Mapping[str, int], across: _Across = across, make: Callable[[int], Edits | None] = make
+                values: Point, across: _Across = across, make: Callable[[int], Edits | None] = make
             ) -> Proposal | None:
                 factor = values["factor"]
                 made = proposal(

@@ -289,12 +289,11 @@ def _edits(match: Stages, *, twice: bool) -> list[Edit]:
     stores = [f"{a.name}[{t}] = {own[a.name]};" for a in arrays]
     after = [*(["__syncthreads();"] if twice else []), *stores, "__syncthreads();"]
     return [
-        Edit(Span(begin, begin), indented(before, outer).lstrip() + outer),
+        Edit.insert(begin, indented(before, outer).lstrip() + outer),
         Edit(
-            Span(body.start_byte, body.end_byte),
-            f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
+            Span(body.start_byte, body.end_byte), f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}"
         ),
-        Edit(Span(nest.end_byte, nest.end_byte), "".join(f"\n{outer}{line}" for line in after)),
+        Edit.insert(nest.end_byte, "".join(f"\n{outer}{line}" for line in after)),
     ]
 
 
@@ -386,6 +385,3 @@ def worked(match: Stages, first: Mapping[str, str], second: Mapping[str, str]) -
 def indented(code: str, margin: str) -> str:
     """The lines with a margin before each that is not empty."""
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
-
-
-__all__ = ["Stages", "WarpExchange", "element_of", "indented", "sorted_by", "stages_of", "upwards", "worked"]

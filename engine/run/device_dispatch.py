@@ -319,14 +319,14 @@ def _joined(before: _Text, parts: Sequence[_DispatchPart], guarded: frozenset[in
     place, outermost = _place(before)
     copies = [p.copies(p.capability in guarded) for p in parts]
     includes = dict.fromkeys(line for p in parts for line in p.includes)
-    edits = [Edit(Span(place, place), "\n\n" + "\n\n".join(copies))]
+    edits = [Edit.insert(place, "\n\n" + "\n\n".join(copies))]
     if outermost is None:  # no namespace around the kernel: one place for both
-        edits = [Edit(Span(place, place), "\n\n" + "\n".join(functions) + "\n" + "\n\n".join(copies))]
+        edits = [Edit.insert(place, "\n\n" + "\n".join(functions) + "\n" + "\n\n".join(copies))]
     else:
-        edits.append(Edit(Span(outermost, outermost), "\n".join(functions) + "\n"))
+        edits.append(Edit.insert(outermost, "\n".join(functions) + "\n"))
     if includes:
         first = next((i for i in before.items if i.word == "include" and not i.conditional), before.items[0])
-        edits.append(Edit(Span(first.span.start, first.span.start), "\n".join(includes) + "\n"))
+        edits.append(Edit.insert(first.span.start, "\n".join(includes) + "\n"))
     for index, (_, statement) in enumerate(before.launches):
         branches: list[tuple[str, Sequence[str]]] = []
         for part in parts:

@@ -11,7 +11,7 @@ from engine.compile.built import Built
 from engine.compile.kept_whole import WholeBuilds
 from engine.compile.nvcc import find_nvcc
 from engine.compile.nvrtc import NvrtcCompiler
-from engine.compile.whole import Options, WholeFile
+from engine.compile.whole import WholeFile, WholeOptions
 from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.model import Guardrail, Program
@@ -162,7 +162,9 @@ def _whole(
 
     def build(program: Program, arch: str) -> WholeFile:
         files = {p: with_lines_of(original.files[p], d) for p, d in program.files.items() if not p.endswith(".toml")}
-        return builds.build(files, unit, Options(compiled.defines, compiled.std, compiled.include, arch), instances)
+        return builds.build(
+            files, unit, WholeOptions(compiled.defines, compiled.std, compiled.include, arch), instances
+        )
 
     for check in checks:
         if check.variant is None:

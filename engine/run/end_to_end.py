@@ -63,9 +63,8 @@ def end_to_end(
             copy_tree(root, tree)
         for path, data in patched.items():
             target = trees[1] / path
-            if not target.resolve().is_relative_to(
-                trees[1].resolve()
-            ):  # a link in the copy may lead back to the repository
+            # A link in the copy may lead back to the repository
+            if not target.resolve().is_relative_to(trees[1].resolve()):
                 return _undecided(f"{path} is behind a link that leads out of the repository")
             target.write_bytes(data)
         return _Command(limits, box, gpu).judge(trees)

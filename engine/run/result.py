@@ -65,9 +65,8 @@ class OptimizationResult:
     search: str  # by its name, as in `--search`
     stopped: str
     elapsed_s: float
-    stages: Mapping[
-        str, float
-    ]  # seconds by stage; builds run beside the device, so the sum can exceed the elapsed time
+    # Seconds by stage; builds run beside the device, so the sum can exceed the elapsed time
+    stages: Mapping[str, float]
     signals: Mapping[str, Any]
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()

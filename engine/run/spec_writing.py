@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.cuda.edit import apply
-from engine.cuda.kernel import Edit, Span
+from engine.cuda.kernel import Edit
 from engine.cuda.parse import parse
 from engine.settings.folders import replace_file
 from engine.spec.tables import SPEC_NAME
@@ -20,7 +20,7 @@ def with_lines(data: bytes, path: str, kernel: str, text: str) -> bytes:
     start = data.rfind(b"\n", 0, unit.kernel(kernel).span.start) + 1
     if start == 0 and unit.bom:
         start = 3
-    return apply(data, [Edit(Span(start, start), text)])
+    return apply(data, [Edit.insert(start, text)])
 
 
 def write_spec(file: Path, kernel: str, text: str, form: Form) -> Path:

@@ -13,7 +13,7 @@ from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
 from engine.evaluate import guardrails, steering
 from engine.evaluate.build import Builder, BuildOptions
-from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
+from engine.model import Evaluation, Guardrail, Program
 from engine.predict.targets import figures_for, target_for
 from engine.run.end_to_end import end_to_end
 from engine.run.whole_check import WholeCheck
@@ -77,10 +77,7 @@ class Gate:
         judged = replace(evaluation, guardrails=(*evaluation.guardrails, *verdicts))
         if guardrails.broken(judged) is None and self._limits.command:
             judged = replace(judged, guardrails=(*judged.guardrails, self._end_to_end(original, built.program)))
-        failed = guardrails.broken(judged)
-        if failed is None:
-            return judged
-        return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
+        return guardrails.applied(judged)
 
     def whole(self, original: Program, candidate: Program) -> tuple[Guardrail, ...]:
         """The user's command on a program whose parts were judged one by one; nothing where the settings name none."""

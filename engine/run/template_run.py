@@ -132,9 +132,8 @@ def tune(
             return _search_models(options, llm, program, (spec, spec_path), machine, search)
         return search(*make_template(options, program, spec, spec_path, machine.target))
     except NoTemplate:
-        builder.original(
-            program
-        )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        # Rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        builder.original(program)
         raise
 
 
@@ -221,9 +220,8 @@ class _Run:
             )
 
             def ready() -> None:
-                if (
-                    not self.strategy.patient and not options.resume
-                ):  # else what is told first changes what is wanted first
+                # Else what is told first changes what is wanted first
+                if not self.strategy.patient and not options.resume:
                     tuner.begin(min(ahead, options.budget.candidates or ahead))
 
             try:

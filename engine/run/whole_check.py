@@ -14,7 +14,7 @@ from engine.compile.built import Built
 from engine.compile.compiler import CompileTimeout
 from engine.compile.kept_whole import WholeBuilds
 from engine.compile.nvcc import find_nvcc
-from engine.compile.whole import Options, WholeFile
+from engine.compile.whole import WholeFile, WholeOptions
 from engine.cuda.load import add_headers, including_files
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
@@ -47,7 +47,7 @@ class WholeCheck:
     ) -> None:
         self._spec, self._root, self._builds = spec, root, WholeBuilds(sandbox, cache)
         compiled = spec.compile
-        self._options = Options(compiled.defines, compiled.std, compiled.include, arch)
+        self._options = WholeOptions(compiled.defines, compiled.std, compiled.include, arch)
         instances = (f"{s.kernel}<{s.template_args}>" for s in spec.steps if s.template_args)
         self._instances = tuple(dict.fromkeys(instances))
         self._before: dict[str, Future[WholeFile]] = {}

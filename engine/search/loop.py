@@ -469,9 +469,8 @@ class Search:
         except BaseException:
             self.tree.settle(parent)
             raise
-        beside = (
-            running.champion is self._books.champion
-        )  # else one is the best by now that it was not measured against
+        # Else one is the best by now that it was not measured against
+        beside = running.champion is self._books.champion
         self._enter(parent, proposal, program, evaluation, built, against if beside else None)
 
     def _enter(

@@ -23,9 +23,8 @@ _EXPLORE = 0.2
 _MOST_GAIN = 1.0  # log2 over the best so far: more than a doubling is one lucky find, and no rate
 # An hour of a data-centre GPU is rented for some four dollars: a dollar is worth so many seconds of it. Ours.
 SECONDS_PER_USD = 900.0
-_NEVER_TRIED = (
-    2.0 * _MOST_GAIN
-)  # the index of one that was never tried: above all others, if its candidates cost as much
+# The index of one that was never tried: above all others, if its candidates cost as much
+_NEVER_TRIED = 2.0 * _MOST_GAIN
 
 
 @dataclass

@@ -19,7 +19,7 @@ from engine.errors import OptimlError
 from engine.model import Binary, Evaluation, Program, Target
 from engine.process.fair_lock import WAITED
 from engine.profile.changes import moved
-from engine.profile.counters import CHEAP, FULL, LINES, STALLS, Profile, ProfileFailure, stall_metric
+from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.line_weights import LineWeight, counted_lines
@@ -336,13 +336,13 @@ class ProfilerInsight:
     def _observe(self, built: Built, profile: Profile) -> None:
         """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
         proxies = Proxies(
-            profile.dram_bytes, profile.instructions, occupancy(built, self._spec, self._case), _stalled(profile)
+            profile.dram_bytes, profile.instructions, occupancy(built, self._spec, self._case), profile.stalled
         )
         with self._lock:
             node = self._nodes.get(built.program.digest)
             if node is not None:
                 self._seen.add(node)
-                self._arrived.append(Observation(node, profile.metrics, _counters(profile), proxies))
+                self._arrived.append(Observation(node, profile.metrics, profile.asked, proxies))
 
     def arrivals(self) -> Sequence[Observation]:
         with self._lock:
@@ -481,21 +481,3 @@ def occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
     """The share of the possible warps that a program's resources allow, of the step with the fewest."""
     known = [e.occupancy.fraction for e in evidence_for(built, spec, case) if e.occupancy is not None]
     return min(known, default=None)
-
-
-def _stalled(profile: Profile) -> float | None:
-    """The share of their cycles that warps spend on the reason they wait for most, the steps weighted by their times."""
-    total = weights = 0.0
-    for step in profile.steps:
-        worst = [v for v in (step.get(stall_metric(reason)) for reason in STALLS) if v is not None]
-        if not worst or step.duration_us is None:
-            return None
-        total += max(worst) / 100 * step.duration_us
-        weights += step.duration_us
-    return total / weights if weights else None
-
-
-def _counters(profile: Profile) -> list[dict[str, tuple[float, str]]]:
-    """What was asked for, by step: name to value and unit."""
-    asked = {"cheap": CHEAP, "full": FULL}[profile.metrics].metrics
-    return [{n: (c.value, c.unit) for n, c in step.counters.items() if n in asked} for step in profile.steps]

@@ -14,14 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from engine.rewrite.proposal import Proposal
-from engine.search.experience import (
-    EDIT_WEIGHT,
-    FAILED_GAIN,
-    LEAST_GAIN,
-    MOST_GAIN,
-    PRIOR_GAIN,
-    RULE_WEIGHT,
-)
+from engine.search.experience import EDIT_WEIGHT, FAILED_GAIN, LEAST_GAIN, MOST_GAIN, PRIOR_GAIN, RULE_WEIGHT
 from engine.search.question import AGAIN, MODEL, Question
 
 if TYPE_CHECKING:

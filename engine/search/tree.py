@@ -42,9 +42,8 @@ class Node:
     asking_children: int = 0
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     open: bool = True  # something can still be tried at or below it
-    sizes: dict[Hashable, list[Node]] = field(
-        default_factory=dict
-    )  # children, by what edits with another number share with theirs
+    # children, by what edits with another number share with theirs
+    sizes: dict[Hashable, list[Node]] = field(default_factory=dict)
     line: Line | None = None  # the way to the best program below it, as long as that is known
     near: dict[Hashable, float] | None = (
         None  # by the keys of `sizes`, what its children with another number gained, likewise
@@ -295,9 +294,8 @@ class Tree:
             step.visits += 1
             step.line = step.near = None
             step.total += node.gained
-            if (
-                evaluation.outcome is not Outcome.DUPLICATE
-            ):  # its twin stands for it: below this one there is nothing to find
+            # Its twin stands for it: below this one there is nothing to find
+            if evaluation.outcome is not Outcome.DUPLICATE:
                 step.best = max(step.best, node.gained)
         self.policy.changed(node)
         gain = FAILED_GAIN if failed(evaluation.outcome) else node.gained - parent.gained

@@ -69,11 +69,7 @@ def _same_original(case: SelfCase) -> tuple[str, bytes, tuple[tuple[str, bytes],
 
 
 def _of_original(
-    cases: Sequence[SelfCase],
-    machine: Machine,
-    on_verdict: Callable[[Verdict], None],
-    defences: Defences,
-    rounds: int,
+    cases: Sequence[SelfCase], machine: Machine, on_verdict: Callable[[Verdict], None], defences: Defences, rounds: int
 ) -> list[Verdict]:
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.cuda.host_scope import UnknownName
+from engine.cuda.host_scope import UnknownHostName
 from engine.cuda.launch import sites
 from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
@@ -77,7 +77,7 @@ def in_grid(program: Program, spec: KernelSpec) -> tuple[str, ...]:
     while len(names) <= _MAX_NAMES:
         try:
             evaluate(program, spec, 0, {**sizes, **dict.fromkeys(names, _MANY)})
-        except UnknownName as error:
+        except UnknownHostName as error:
             # A name in capitals is a constant of some header and no size, but where the host's function is told it.
             constant = error.name.isupper() and error.name not in told
             if error.in_block or error.name in names or not error.name.isidentifier() or constant:
@@ -178,7 +178,7 @@ def _block(
     while True:
         try:
             return evaluate(program, spec, 0, {**sizes, **found}).block
-        except UnknownName as error:
+        except UnknownHostName as error:
             value = each if error.in_block else next((time for time, _ in _of_device(error.name)), None)
             if value is None or error.name in found or len(found) == _MAX_NAMES:
                 raise

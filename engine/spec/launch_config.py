@@ -12,7 +12,7 @@ from tree_sitter import Node
 from engine import arith
 from engine.cuda.definitions import expression
 from engine.cuda.host_definitions import only
-from engine.cuda.host_scope import HostScope, UnknownName
+from engine.cuda.host_scope import HostScope, UnknownHostName
 from engine.cuda.kernel import LaunchSite, Unit
 from engine.cuda.launch import part_node
 from engine.cuda.launch_reading import readable_sites
@@ -262,7 +262,7 @@ def _site_config(
         raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
     try:
         block = tuple(int(n) for n in scope.dims(parts[1]))
-    except UnknownName as error:
+    except UnknownHostName as error:
         raise replace(error, in_block=True) from None
     grid = tuple(int(n) for n in scope.dims(parts[0]))
     shared = int(scope.number(parts[2])) if len(parts) > 2 else 0

@@ -16,9 +16,8 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 HUGE, SPREAD, SMALL, AWAY = "huge", "spread", "small", "far from zero"
 _HUGE, _TOP, _END = 0.3, 0.9, 0.999  # powers of a type's largest number: half of the huge values lie beyond _TOP
 _SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor overflow in single precision
-_SMALL = (
-    -0.08
-)  # power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
+# Power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
+_SMALL = -0.08
 _STEPS = 3  # even numbers above one where neighbours are 1 apart: the sum of two of these is exact. Ours
 MOST = 12  # mixes of one kernel; ours
 

@@ -16,17 +16,7 @@ from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
 from engine.spec.constant_memory import GivenConstant, constant_named
-from engine.spec.kernel_spec import (
-    Argument,
-    Case,
-    CompileOptions,
-    Fill,
-    FillKind,
-    KernelSpec,
-    LaunchExpr,
-    Role,
-    Step,
-)
+from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, FillKind, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.places import FieldError, Place, StructFields
 from engine.spec.spec_checks import MAX_BYTES, case_name, check_case, derived_cases, same_names
 from engine.spec.tables import SPEC_NAME, Table, resolve, split_kernel, tables_of
@@ -71,7 +61,7 @@ def spec_of(
     program: Program, table: Table, *, limit_bytes: int = MAX_BYTES, compile: CompileOptions = PLAIN
 ) -> KernelSpec:
     """The spec that one table gives for the program. Raises as `specs_in`."""
-    return _Reader(program, table, compile).spec(limit_bytes)
+    return _SpecReader(program, table, compile).spec(limit_bytes)
 
 
 def relaunched(program: Program, spec: KernelSpec) -> KernelSpec:
@@ -88,7 +78,7 @@ def relaunched(program: Program, spec: KernelSpec) -> KernelSpec:
     return spec
 
 
-class _Reader:
+class _SpecReader:
     """Turns one table into a spec."""
 
     def __init__(self, program: Program, table: Table, project: CompileOptions) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.arith import FUNCTIONS, ArithmeticError_, Number, evaluate
-from engine.cuda.kernel import Edit, Span
+from engine.cuda.kernel import Edit
 from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
@@ -69,7 +69,7 @@ def _insertion(program: Program, table: Table, keys: tuple[str | int, ...], valu
         raise SpecError("the launch has no block", table.where(*keys))
     source = table.source
     if place.inline:
-        return Edit(Span(span.end, span.end), f", shared = {value}")
+        return Edit.insert(span.end, f", shared = {value}")
     prefix, dot, _ = source.text[place.key[0] : place.key[1]].rpartition(".")
     data = program.files[source.path]
     ends = data.find(b"\n", span.end)
@@ -77,7 +77,7 @@ def _insertion(program: Program, table: Table, keys: tuple[str | int, ...], valu
     begins = source.byte(place.key[0])
     # The head of the line, which for a comment is its indentation and `// optiml:`.
     head = data[data.rfind(b"\n", 0, begins) + 1 : begins].decode().removeprefix("\ufeff")
-    return Edit(Span(ends, ends), f"\n{head}{prefix}{dot}shared = {value}")
+    return Edit.insert(ends, f"\n{head}{prefix}{dot}shared = {value}")
 
 
 @dataclass

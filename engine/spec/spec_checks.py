@@ -16,9 +16,8 @@ Where = Callable[..., str]  # keys of the spec's table -> "path:line"
 
 # A buffer index fits 48 bits on every GPU; beyond that a size is a mistake, not a shape.
 MAX_ELEMENTS = 2**48
-MAX_BYTES = (
-    64 * 2**30
-)  # ours: leaves room beside copies on a 141 GB GPU; the machine's own limit is checked by who runs
+# ours: leaves room beside copies on a 141 GB GPU; the machine's own limit is checked by who runs
+MAX_BYTES = 64 * 2**30
 MAX_CHECK_BYTES = 1 << 30  # of a case to check: its data is drawn, kept and compared several times over. Ours
 _BLOCK_LIMITS = (1024, 1024, 64)
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)

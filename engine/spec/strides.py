@@ -98,9 +98,8 @@ def strides(given: Numbers) -> Mapping[str, str]:
             found[each.name] = _in_bytes(each, longest, given)
     for of, members in families.items():
         own = {each.dim for each in members}
-        shared = [
-            each for each in families.get((), ()) if of and each.dim not in own
-        ]  # `stride_row`, `stride_channel_x`
+        # `stride_row`, `stride_channel_x`
+        shared = [each for each in families.get((), ()) if of and each.dim not in own]
         found |= _of_family([*shared, *members], counted, longest)
     return found | _of_ggml(given, counted)
 

@@ -145,9 +145,8 @@ class _Reader:
 
     def of(self, text: str, bound: Mapping[str, str], depth: int) -> Layout:
         types = TypeNames(self.program, bound=bound)
-        plain = (
-            types.plain(text).partition("{")[0].strip() or text
-        )  # `typedef struct a { … } A;`; without a name it is A alone
+        # `typedef struct a { … } A;`; without a name it is A alone
+        plain = types.plain(text).partition("{")[0].strip() or text
         scope, own_name = _scoped(plain)
         base, _, rest = own_name.partition("<")
         name = base.strip()

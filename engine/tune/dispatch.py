@@ -280,7 +280,7 @@ class _Writer:
         if not used:
             self.refuse("the kernel itself uses none of the constants")
         head = ", ".join(f"int {n}" for n in used)
-        edits.append(Edit(Span(kernel.span.start, kernel.span.start), f"template <{head}>\n"))
+        edits.append(Edit.insert(kernel.span.start, f"template <{head}>\n"))
         edits += [Edit(self.line(node), "") for node in moved]
         edits.append(self.branches(selection, kernel, used, statement, moved))
         arguments = ", ".join(str(general[n]) for n in used)
@@ -414,7 +414,7 @@ class _Writer:
                     return table.source.path, Edit(span, f'"{instance}"')
                 at = table.source.byte(table.first)
                 start = self.unit.data.rfind(b"\n", 0, at) + 1
-                return self.path, Edit(Span(start, start), f'// optiml: kernel = "{instance}"\n')
+                return self.path, Edit.insert(start, f'// optiml: kernel = "{instance}"\n')
         self.refuse("the spec's position in the file is not known", self.spec.origin)
 
     # ---- text

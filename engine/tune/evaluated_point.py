@@ -55,13 +55,13 @@ def value_of(evaluation: Evaluation) -> float | None:
     return math.log2(max(measurement.ratio, 1e-9))
 
 
-def mean_us(evaluation: Evaluation, *, original: bool) -> float:
-    """The weighted geometric mean of the cases' times in microseconds; 0 where nothing was measured."""
+def original_us(evaluation: Evaluation) -> float:
+    """The original's time in microseconds, as the weighted geometric mean of the cases; 0 where nothing was measured."""
     cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
     total = sum(c.weight for c in cases)
     if not total:
         return 0.0
-    return math.exp(sum(c.weight * math.log(c.original_us if original else c.candidate_us) for c in cases) / total)
+    return math.exp(sum(c.weight * math.log(c.original_us) for c in cases) / total)
 
 
 def entry_of(tried: Tried, template: Template, original: Program, built: Built | None, elapsed_s: float) -> Entry:

@@ -23,9 +23,8 @@ from engine.tune.template import RuleTemplate, program_at, tunable
 
 _NUMBER = re.compile(r"(\d+)([uUlL]*)", re.ASCII)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b")
-_PLAIN = re.compile(
-    r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII
-)  # not the arguments of a function
+# Not the arguments of a function
+_PLAIN = re.compile(r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII)
 _CHOICE = re.compile(r"\s*(\d+)\s*\?([^?:]*):([^?:]*)", re.ASCII)
 _BYTES = "surrogateescape"  # what is no UTF-8 in a file is left as it is
 _MOST_SAMPLES = 48  # points whose texts are compared; writing one takes some milliseconds
@@ -35,7 +34,7 @@ _MOST_SHIFT = 64  # of a figure from what it depends on
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenConstant:
     """The program with named constants, at one point of its template.
 
     `names` are the constants by the parameter, `fixed` the parameters that stay figures because the text changes in more than
@@ -49,7 +48,7 @@ class Written:
     points: tuple[tuple[Mapping[str, int], Program], ...]
 
 
-def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], at: Point) -> Written:
+def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], at: Point) -> WrittenConstant:
     """The program of the point `at` with as many parameters as named constants as can be, and their `tune` and `where` lines.
 
     `points` are the feasible ones. Raises RefusedError where no parameter can be.
@@ -74,7 +73,7 @@ def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], a
 
 
 def check(
-    found: Written, spec: KernelSpec, spec_path: str | None, build: Callable[[Program], Built]
+    found: WrittenConstant, spec: KernelSpec, spec_path: str | None, build: Callable[[Program], Built]
 ) -> tuple[Mapping[str, int], ...]:
     """Hold the text with constants against what the rule writes: at some points both have to be the same machine code.
 
@@ -264,7 +263,7 @@ class _Fitted:
     expressions: Mapping[Place, str]
 
 
-def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, fitted: _Fitted) -> Written:
+def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, fitted: _Fitted) -> WrittenConstant:
     """The text of the point `at` with its numbers as expressions over named constants."""
     points, samples, free, figures = fitted.points, fitted.samples, fitted.free, fitted.expressions
     paths = {path for path, _ in figures}
@@ -298,14 +297,14 @@ def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Poin
         if condition.names & names.keys():
             asked = _shortened(_renamed(condition, {**now, **names}))
             lines += [f"// optiml: where {asked}"] if asked else []
-    edits.append(Edit(Span(place, place), "\n".join(lines) + "\n"))
+    edits.append(Edit.insert(place, "\n".join(lines) + "\n"))
     # Where the figures were not fitted they have yet to show that they are right.
     seen = set(samples)
     unseen = [p for p in points if p not in seen]
     held = [(p, texts.program(p)) for p in _spread(unseen or samples, at)]
     shown = tuple(({names[space.names[k]]: p[k] for k in free}, made) for p, made in held if made is not None)
     fixed = tuple(name for k, name in enumerate(space.names) if k not in free)
-    return Written(edit_program(program, {path: edits}), names, fixed, shown)
+    return WrittenConstant(edit_program(program, {path: edits}), names, fixed, shown)
 
 
 def _in_place(expression: str, token: str, names: Mapping[str, str], *, alone: bool) -> str:

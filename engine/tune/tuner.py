@@ -23,7 +23,7 @@ from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
 from engine.tune.build_pace import BuildPace
-from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
+from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, original_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
@@ -103,7 +103,7 @@ class Tuner:
 
     def start(self, built: Built, evaluation: Evaluation) -> None:
         """Take the original as point of comparison, and what the journal holds as evaluated."""
-        self._original_us = mean_us(evaluation, original=True)
+        self._original_us = original_us(evaluation)
         default = self.template.default
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
@@ -113,10 +113,8 @@ class Tuner:
         for entry in earlier:
             self._take_over(entry)
         if self._journal is not None and not earlier:
-            text = "the original"
-            self._journal.book(
-                Entry(0, None, "", "", {}, text, self._original.digest, built.launches, evaluation, {}, 0.0)
-            )
+            told = "the original", self._original.digest, built.launches, evaluation
+            self._journal.book(Entry(0, None, "", "", {}, *told, {}, 0.0))
         self._begin = time.monotonic()
 
     def begin(self, count: int) -> None:
@@ -196,9 +194,8 @@ class Tuner:
             return beside and not self._ended(budget, idle)
 
         while True:
-            while (
-                len(self._running) < devices.count and more()
-            ):  # what the last choice left; the next one is made beside that
+            # What the last choice left; the next one is made beside that
+            while len(self._running) < devices.count and more():
                 rest = [point for point in self._chosen if not self._is_running(point)]
                 point = self._for_device(self._there(rest), rest, more)
                 if point is None:
@@ -482,9 +479,8 @@ class Tuner:
             self.progress.best_ratio = 2 ** (value or 0.0)
             self.progress.best_summary = ", ".join(f"{n} = {v}" for n, v in values.items())
         ratio = max(1.0, 2 ** (self._incumbent.value or 0.0)) if self._incumbent is not None else 1.0
-        self.trace.append(
-            Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, self._original_us / ratio)
-        )
+        best_us = self._original_us / ratio
+        self.trace.append(Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, best_us))
 
     # ---- what came out
 

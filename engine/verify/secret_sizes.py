@@ -19,9 +19,8 @@ _TRIES = 60
 _BETWEEN = 0.75  # of the large cases lie anywhere between 1 and the timed size, on a logarithmic scale
 _KINDS = ("odd", "even", "block")
 _GROWTH = 4  # a secret case has at most so many times the bytes of the largest check case
-_MOST_SAMPLED = (
-    1 << 20
-)  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
+# Of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
+_MOST_SAMPLED = 1 << 20
 _SMALL, _SMALL_PAIRS = 8, 16  # one sampled size of so many is small: of so many pairs of numbers, a warp's. Ours
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between

@@ -314,7 +314,7 @@ def test_what_the_cpu_has_refuted_beside_the_search_takes_no_turn_at_the_gpu(
 ) -> None:
     wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs at n = 66345"))
     monkeypatch.setattr(bench, "_cpu", _opinion(refuted=lambda built: wrong))
-    monkeypatch.setattr(bench, "_turn", lambda lap: pytest.fail("it was run"))
+    monkeypatch.setattr("engine.evaluate.gpu.turn", lambda gpu, lap: pytest.fail("it was run"))
     found = bench.confirm(bench.build(_program("2.0"), by_rules=False))
     assert found.outcome is Outcome.WRONG_RESULT
     assert found.stage_s == {}

@@ -1,13 +1,15 @@
-"""Work that many tests ask for anew, done once in a session of tests and shared between its processes.
+"""Work that many tests ask for anew, done once and shared between the processes and the sessions of tests.
 
 An evaluator looks for races in its original and reads its machine code: seconds of a core, and
-most tests open one of a few originals. The first that does takes the whole way; those after it get its answer.
+most tests open one of a few originals. The first that does takes the whole way; those after it get its answer, and so does the
+next session, until the code that makes or reads such an answer changes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,26 @@ from typing import Any
 import pytest
 
 from engine.compile.cache import DiskCache
+from engine.settings.folders import cache_folder
+
+_ENGINE = Path(__file__).parents[2] / "engine"
+_MADE_BY = ("compile", "cpu", "predict", "process", "model.py")
+_KEPT = 8  # folders: other states of the code, and other checkouts
 
 
-def session_folder(factory: pytest.TempPathFactory) -> Path:
-    """A folder of this run of pytest, the same for each of its workers."""
-    base = factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+def kept_folder() -> Path:
+    """Where compiled code is kept from session to session, for the engine's code that compiles, disassembles and runs as it is now."""
+    digest = hashlib.sha256()
+    for path in sorted(p for name in _MADE_BY for p in [_ENGINE / name, *(_ENGINE / name).rglob("*")] if p.is_file()):
+        if path.suffix != ".pyc":
+            digest.update(f"{path.relative_to(_ENGINE)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    folder = cache_folder() / "tests" / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    if not os.environ.get("PYTEST_XDIST_WORKER"):
+        for old in sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
 
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:

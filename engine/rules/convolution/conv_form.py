@@ -3,8 +3,6 @@
 `out[n][k][y][x] = f(sum of in[n][c][y * stride + dy][x * stride + dx] * filters[k][c][dy][dx])`, with or without tests for the border.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -298,6 +296,18 @@ def _unwrapped(node: Node) -> Node:
 
 
 @dataclass(frozen=True)
+class _Axes:
+    """Which variables are the axes: outputs x and y, the loops over columns, rows and channels."""
+
+    x: str
+    y: str
+    column: _Loop
+    row: _Loop
+    channel: _Loop | None
+    known: Mapping[str, Polynomial | None]
+
+
+@dataclass(frozen=True)
 class _Form:
     """The parts of a kernel that may be a convolution."""
 
@@ -479,18 +489,3 @@ class _Form:
         return value.names() <= scalars | plain | set(site.unit.macros) | set(site.unit.constants) | (
             {images} if images else set()
         )
-
-
-@dataclass(frozen=True)
-class _Axes:
-    """Which variables are the axes: outputs x and y, the loops over columns, rows and channels."""
-
-    x: str
-    y: str
-    column: _Loop
-    row: _Loop
-    channel: _Loop | None
-    known: Mapping[str, Polynomial | None]
-
-
-__all__ = ["Convolution", "ImageAxis", "Tensor", "convolution"]

@@ -4,8 +4,7 @@ A warp computes 8 x `per_k` channels of `per_h` rows of a tile, which is 4 x `pe
 (`engine/rules/idioms/tensor_cores.py`).
 """
 
-from collections.abc import Callable, Mapping
-
+from engine.rewrite import Namer
 from engine.rules.convolution.conv_form import Convolution
 from engine.rules.idioms.tensor_cores import INDEPENDENT, worthwhile
 
@@ -21,7 +20,7 @@ def possible(form: Convolution) -> bool:
     return types == {"float"} and worthwhile(form.site.target.arch)
 
 
-def values(form: Convolution, names: Callable[[str], str], per: tuple[int, int, int], stage: int) -> Mapping[str, str]:
+def values(form: Convolution, names: Namer, per: tuple[int, int, int], stage: int) -> dict[str, str]:
     """What the sections of `conv_tensor.cu` are written with, for so many results of a thread along width, height and channels."""
     per_w, per_h, per_k = per
     deep, across = per_k // 2, per_w // 2
@@ -38,6 +37,3 @@ def values(form: Convolution, names: Callable[[str], str], per: tuple[int, int, 
         "unusable": f"!isfinite({names('sum')})",
         "reason": "// A part of a factor may overflow, and zeros stand for what is outside: such results are computed by themselves.",
     }  # fmt: skip
-
-
-__all__ = ["CONSTRAINTS", "possible", "values"]

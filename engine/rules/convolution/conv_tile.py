@@ -6,17 +6,14 @@ Source: V. Volkov and J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values, merge, template
+from engine.rewrite import Change, Edit, MatchedRule, Namer, Site, Space, Values, merge, template
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.convolution import conv_tensor
 from engine.rules.convolution.conv_form import Convolution, ImageAxis, convolution, leaves_out_again
-from engine.rules.idioms import definition, fits_bounds, in_parameters
-from engine.rules.idioms.digits import composed
-from engine.rules.idioms.tensor_cores import functions
+from engine.rules.idioms import definition, digits, fits_bounds, in_parameters, tensor_cores
 
 _NAMES = ("tile_w", "tile_h", "tile_k", "per_w", "per_h", "per_k", "stage", "copies", "tensor")
 # The first fill an SM's registers and lanes; the last are for few channels or small images.
@@ -265,7 +262,7 @@ def _bounds(tile: _Tile) -> list[Edit]:
     if tile.tensor and results > 32:
         blocks = (384 if results <= 64 else 256) // threads  # of 168: sums of a stage are kept apart
     text_ = f"__launch_bounds__({threads}, {blocks}) " if blocks > 1 else f"__launch_bounds__({threads}) "
-    return [Edit(Span(node.start_byte, node.start_byte), text_)]
+    return [Edit.insert(node.start_byte, text_)]
 
 
 def _edit(tile: _Tile) -> list[Edit] | None:
@@ -322,11 +319,11 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     outer, inner = site.indent_at(site.kernel.span.start), site.indent_unit
     code = _indented(body + done, outer + inner)
     header = "cuda_pipeline.h" if tile.copies else None
-    before = site.define(functions(names), header) if tile.tensor else site.include(header)
-    return [*before, Edit(Span(site.body.start_byte, site.body.end_byte), f"{{\n{code}{outer}}}")]
+    before = site.define(tensor_cores.functions(names), header) if tile.tensor else site.include(header)
+    return [*before, Edit.replace(site.body, f"{{\n{code}{outer}}}")]
 
 
-def _values(tile: _Tile, names: Callable[[str], str]) -> dict[str, str]:
+def _values(tile: _Tile, names: Namer) -> dict[str, str]:
     form, at = tile.form, names("at")
     x, y, image, filters = form.x, form.y, form.image, form.filters
     numbers = {
@@ -382,7 +379,7 @@ def _plus(value: Polynomial) -> str:
     return added(value.render()) if value.constant is not None else f" + {_term(value)}"
 
 
-def _tests(form: Convolution, names: Callable[[str], str]) -> str:
+def _tests(form: Convolution, names: Namer) -> str:
     """Where an element of the image is loaded: within the border that the author tests for, and for outputs that there are."""
     shown = ""
     for axis, key in ((form.y, "y"), (form.x, "x")):
@@ -401,7 +398,7 @@ def _term(value: Polynomial) -> str:
     return grouped_text(value.render())
 
 
-def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | None:
+def _work(form: Convolution, names: Namer, added: str) -> str | None:
     """The author's statements for one result; with `added` instead of the sum's loops where it is given."""
     site = form.site
     x, y = names("own_x"), names("own_y")
@@ -428,7 +425,7 @@ def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | N
     used = {text(n) for statement in kept for n in walk(statement) if n.type == "identifier"}
     for name in form.found.digits:
         if name in used and name not in form.chosen:
-            value = composed(form.found, name, form.chosen)
+            value = digits.composed(form.found, name, form.chosen)
             if value is None:
                 return None
             lines.append(f"const {form.found.types[name]} {name} = {value};")
@@ -458,6 +455,3 @@ def _work(form: Convolution, names: Callable[[str], str], added: str) -> str | N
 
 def _indented(code: str, margin: str) -> str:
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
-
-
-__all__ = ["ConvTile"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from engine.cuda.questions import Polynomial, number, pure, variables, written
 from engine.cuda.syntax import THREAD_NAMES, children, inside, names, operands, strip, text, walk
 from engine.rewrite import Node, Scope, Site
-from engine.rules.idioms.grids import Grids
+from engine.rules.idioms.coverage import Grids
 from engine.rules.idioms.thread_index import AXES, Axis
 
 ONE = number(1)

@@ -368,6 +368,3 @@ def shown(value: Any) -> str:
     if isinstance(value, Fresh):
         return value.text
     return str(_number_of(value))
-
-
-__all__ = ["Companion", "Env", "Fresh", "Interpreter", "Key", "NotInterpreted", "Step", "array_lengths", "shown"]

@@ -4,8 +4,6 @@ Unroll-and-jam: Callahan, Carr and Kennedy, "Improving Register Allocation for S
 thread: Volkov, "Better Performance at Lower Occupancy" (2010).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field
 from engine.cuda.math_functions import MATH_FUNCTIONS
 from engine.cuda.questions import assigned, called, children, names, root_name, text, walk
 from engine.rewrite import Declared, Node, Site, reindent, replace_name
-from engine.rules.idioms.loads import Ahead, before_condition
+from engine.rules.idioms.loads import LoadAhead, before_condition
 
 Change = tuple[int, int, str]
 # A warp whose threads do the same work does it several times just as well: each copy has all the threads that the original has.
@@ -56,8 +54,8 @@ class _Part:
     end: int
     kept: bool
     stores: bool = False
-    inner: list[tuple[Node, list[_Part]]] = field(default_factory=list)  # block and its parts
-    ahead: list[tuple[str, Ahead]] = field(default_factory=list)  # before the copies, and the names of their values
+    inner: list[tuple[Node, list["_Part"]]] = field(default_factory=list)  # block and its parts
+    ahead: list[tuple[str, LoadAhead]] = field(default_factory=list)  # before the copies, and the names of their values
 
 
 class _Refused(Exception):
@@ -290,7 +288,7 @@ class _JamWriter:
         star = "*" if declared.shape == "pointer" else ""
         return f"{plain}{star} {declared.name}[{self._copies.factor}]{_extents(declared) or ''};"
 
-    def _ahead(self, name: str, ahead: Ahead, indent: str) -> list[str]:
+    def _ahead(self, name: str, ahead: LoadAhead, indent: str) -> list[str]:
         """A load made once for all copies, in front of them."""
         load = ahead.load
         if not ahead.count:

@@ -62,7 +62,7 @@ def grouped_loads(scope: Scope, uses: Sequence[Use], at: Node) -> list[Load]:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class LoadAhead:
     """A load to be made before a condition; with `copies`, one for each value of the variable `count` from 0 on."""
 
     load: Load
@@ -70,7 +70,7 @@ class Ahead:
     copies: int = 1
 
 
-def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other: Collection[str]) -> list[Ahead]:
+def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other: Collection[str]) -> list[LoadAhead]:
     """Loads behind an `if` that may be made before it: its condition has no name in common with their index, which uses none of `other`.
 
     A load that the condition guards has its names there; that the address is good where the condition does not hold is for the checks
@@ -92,13 +92,13 @@ def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other:
         own = {loop.variable} if loop is not None else set()
         if not names(use.node) & (fixed - own):
             found.setdefault(loop.node.id if loop is not None else 0, (loop, []))[1].append(use)
-    made: list[Ahead] = []
+    made: list[LoadAhead] = []
     for loop, uses in found.values():
         loads = grouped_loads(scope, uses, statement)
         if loop is None:
-            made += [Ahead(load) for load in loads]
+            made += [LoadAhead(load) for load in loads]
         else:
-            made += [Ahead(load, loop.variable, int(text(loop.bound))) for load in loads]
+            made += [LoadAhead(load, loop.variable, int(text(loop.bound))) for load in loads]
     return made
 
 

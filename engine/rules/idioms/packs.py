@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from engine.cuda.kernel import Parameter
-from engine.rewrite import Edit, OptimlError, Site, Span
+from engine.rewrite import Edit, OptimlError, Parameter, Site
 from engine.spec.dtypes import parse_dtype
 
 _SIZES = {
@@ -86,7 +85,7 @@ def packs(site: Site, kinds: Sequence[str], count: int, taken: Sequence[str] = (
         named[kind] = f"{name}<{kind}>" if generic else name
         definitions.append(written.replace(base, name, 1))
     joined = "\n\n".join(definitions).replace("\n", "\n" + indent)
-    return named, [Edit(Span(start, start), joined + "\n\n" + indent)] if definitions else []
+    return named, [Edit.insert(start, joined + "\n\n" + indent)] if definitions else []
 
 
 def aligned(pointers: Sequence[tuple[str, int | str]]) -> str:

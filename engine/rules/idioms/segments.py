@@ -31,9 +31,8 @@ class BarrierSegment:
     again: dict[str, _Value] = field(default_factory=dict)
     redefined: list[tuple[Node, Declared]] = field(default_factory=list)  # assignments that become declarations
     own: set[str] = field(default_factory=set)  # the names that the loop declares
-    ahead: list[Node] = field(
-        default_factory=list
-    )  # declarations that are the same for all rows move in front of the loop
+    # Declarations that are the same for all rows move in front of the loop
+    ahead: list[Node] = field(default_factory=list)
 
 
 class NoSegments(Exception):

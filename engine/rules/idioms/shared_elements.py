@@ -1,7 +1,5 @@
 """Loops whose elements several threads share: whether it matters which thread takes which element, and in which order."""
 
-from __future__ import annotations
-
 from engine.cuda.questions import assigned, declarators, index_of
 from engine.cuda.syntax import ancestors, called, children, names, operands, strip, text, walk
 from engine.rewrite import Node

@@ -6,9 +6,8 @@ PTX ISA, "Matrix Fragments for mma.m16n8k8" and "mma.m16n8k16", for the elements
 """
 
 import re
-from collections.abc import Callable
 
-from engine.rewrite import template
+from engine.rewrite import Namer, template
 
 # Their tensor cores multiply in TF32 at four times the rate of single precision and more, so that three products pay.
 _ARCHITECTURES = frozenset({80, 90, 100, 103})
@@ -36,18 +35,15 @@ def _number(arch: str) -> int:
     return int(found[1]) if found is not None else 0
 
 
-def functions(name: Callable[[str], str]) -> str:
+def functions(name: Namer) -> str:
     """The device functions `product` and `split` for single precision, by the names that `name` gives them."""
     snippet = template("engine.rules", "tensor_cores").sections()["tf32"]
     return snippet.render(**{hole: name(hole) for hole in snippet.holes}) + "\n"
 
 
-def pair_functions(element: str, name: Callable[[str], str]) -> str:
+def pair_functions(element: str, name: Namer) -> str:
     """The device functions `product` and `pair` for elements of a type of 16 bits, by the names that `name` gives them."""
     kind, as_ushort = _PAIRED[element]
     snippet = template("engine.rules", "tensor_cores").sections()["pairs"]
     given = {"product": name("product"), "pair": name("pair"), "element": element}
     return snippet.render(kind=kind, as_ushort=as_ushort, **given) + "\n"
-
-
-__all__ = ["INDEPENDENT", "functions", "pair_functions", "paired", "worthwhile"]

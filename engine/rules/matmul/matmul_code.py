@@ -4,17 +4,15 @@ Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (200
 "Shared Memory in Matrix Multiplication".
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from engine.rewrite import grouped_text
-from engine.rules.matmul import matmul_loads, matmul_tensor
-from engine.rules.matmul.matmul_form import Product
-from engine.rules.matmul.matmul_loads import Part, Tiling
+from engine.cuda.syntax import children, names, text
+from engine.rewrite import Namer, Node, Scope, Site, grouped_text, replace_name
+from engine.rules.matmul import matmul_form, matmul_loads, matmul_tensor
+from engine.rules.matmul.matmul_loads import Part, Side, Tiling, indented
 
 
-def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
+def tile_body(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> str:
     """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
 
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
@@ -57,7 +55,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     return "\n".join(lines)
 
 
-def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
+def _depth(form: matmul_form.Product, name: Namer) -> list[str]:
     """The depth of the block's product: none where a mask empties the whole tile."""
     if not form.masks:
         return []
@@ -73,7 +71,7 @@ def _depth(form: Product, name: Callable[[str], str]) -> list[str]:
     return [*lines, f"const int {name('depth')} = {used} ? {form.depth} : 0;  // no result of another block is used"]
 
 
-def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
+def _thread_place(t: Tiling, name: Namer) -> list[str]:
     """The thread's row and column among the threads of the tile."""
     tid, row, column = name("tid"), name("thread_row"), name("thread_col")
     if t.squared:
@@ -88,7 +86,7 @@ def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
     ]
 
 
-def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _pipelined(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     tiles, tile = name("tiles"), name("tile")
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
@@ -108,7 +106,7 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
     return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}"]
 
 
-def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _ahead(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     """As `_pipelined`; a thread's elements of the next k, be it of the next tile, are loaded while those of this one are multiplied."""
     tiles, tile, k = name("tiles"), name("tile"), name("k_in")
 
@@ -157,7 +155,7 @@ def _ahead(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     ]  # fmt: skip
 
 
-def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _copied(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
 
     def copy(at: str, *, surely: bool = False) -> list[str]:
@@ -185,7 +183,7 @@ def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[
     ]
 
 
-def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+def _plain(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
     start = name("first_k")
     body: list[str] = []
     for p in parts:
@@ -200,7 +198,7 @@ def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[s
     return [head, *matmul_loads.indented(body, unit), "}"]
 
 
-def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> str:
+def local_place(t: Tiling, which: Side, index: str, mine: str) -> str:
     """The row (or column) of the block's tile that result `index` of the thread in row (or column) `mine` of the threads belongs to.
 
     Four neighbours at a time, so that they are read with one 128-bit load; the groups are spread over the tile, so that
@@ -216,7 +214,7 @@ def local_place(t: Tiling, which: Literal["a", "b"], index: str, mine: str) -> s
     return f"{index} / {group} * {extent // per * group} + {within}"
 
 
-def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Namer, unit: str) -> list[str]:
     a, b = parts
     if t.tensor:
         of = {"a": a, "b": b}
@@ -246,7 +244,7 @@ class _Step:
     fragment: str
 
 
-def _fragment(t: Tiling, p: Part, step: _Step, name: Callable[[str], str], unit: str) -> list[str]:
+def _fragment(t: Tiling, p: Part, step: _Step, name: Namer, unit: str) -> list[str]:
     """The thread's elements of one k come from shared memory to registers."""
     index, count, mine = ("i", "thread_m", "thread_row") if p.which == "a" else ("j", "thread_n", "thread_col")
     at = name(index)
@@ -259,7 +257,7 @@ def _fragment(t: Tiling, p: Part, step: _Step, name: Callable[[str], str], unit:
     ]
 
 
-def _add_products(fragment: str, name: Callable[[str], str], unit: str) -> list[str]:
+def _add_products(fragment: str, name: Namer, unit: str) -> list[str]:
     i, j = name("i"), name("j")
     return [
         "#pragma unroll",
@@ -270,3 +268,130 @@ def _add_products(fragment: str, name: Callable[[str], str], unit: str) -> list[
         f"{unit}}}",
         "}",
     ]
+
+
+_VECTORS = {"float": "float4", "int": "int4", "unsigned": "uint4", "unsigned int": "uint4"}
+WIDTH = 4
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where one result is used: the loops around it, what is declared in them, and C text of its row, its column and its sum."""
+
+    opening: tuple[str, ...]
+    row: str
+    column: str
+    value: str
+    depth: int  # how many loops
+
+
+def result(t: Tiling, name: Namer, unit: str, group: int = 1) -> Result:
+    """The loops over a thread's results, or over each `group` of neighbours (that is the last loop's `e`).
+
+    Where a thread has neighbouring ones, its warp exchanges them in shared memory first: then the threads of a warp use neighbouring
+    results together, and what they load and store for them is coalesced.
+    """
+    if t.tensor:
+        lines, own_row, own_column, value = matmul_tensor.results(name, unit)
+        return Result(tuple(lines), own_row, own_column, value, 2)
+    i, j, e, at = name("i"), name("j"), name("e"), name("at")
+    opening = ["#pragma unroll", f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{"]
+    if not t.exchanged:
+        step, own = (f"{j} += {group}", f"{j} + {e}") if group > 1 else (f"++{j}", j)
+        opening += [f"{unit}#pragma unroll", f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; {step}) {{"]
+        places = (local_place(t, "a", i, name("thread_row")), local_place(t, "b", j, name("thread_col")))
+        return Result(tuple(opening), *places, f"{name('sums')}[{i}][{own}]", 2)
+    tid, out = name("tid"), f"{name('out_tile')}[{name('tid')} / 32]"
+    each = t.exchanged
+    inner = [
+        "#pragma unroll",
+        f"for (int {j} = 0; {j} < {name('thread_n')}; {j} += {each}) {{",
+        f"{unit}__syncwarp();  // neighbouring threads take on neighbouring results",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}{out}[{tid} % 32 * {each} + {e}] = {name('sums')}[{i}][{j} + {e}];",
+        f"{unit}}}",
+        f"{unit}__syncwarp();",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {each}; ++{e}) {{",
+        f"{unit}{unit}const int {at} = {tid} % 32 + {e} * 32;",
+    ]
+    columns = 8 if t.squared else min(32, t.across)
+    run = columns * each
+    down = "" if columns == 32 else f" + {at} / {run}"
+    if t.squared:
+        warps = t.across // 8
+        row, column = f"({tid} / {32 * warps} * 4{down})", f"{tid} / 32 % {warps} * {run}"
+    elif t.across >= 32:
+        row, column = f"{tid} / {t.across}", f"{tid} / 32 % {t.across // 32} * {run}"
+    else:
+        row, column = f"({tid} / 32 * {32 // columns}{down})", ""
+    spread = f"{j} / {each} * {t.across * each}" if t.tn > each else ""
+    along = " + ".join(part for part in (spread, column, f"{at} % {run}") if part)
+    return Result(
+        (*opening, *indented(inner, unit)), local_place(t, "a", i, row), along, f"{out}[{at}]", 3
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class VectorStore:
+    """`statement` stores `value` to `target`, an element of a matrix with its columns next to each other.
+
+    `aligned` is C text for whether every fourth element of a row may be stored with its neighbours.
+    """
+
+    statement: Node
+    target: Node
+    value: Node
+    type: str
+    aligned: str
+
+    @property
+    def vector(self) -> str:
+        """The vector's type."""
+        return _VECTORS[self.type]
+
+    def kept(self, to: str) -> tuple[int, int, str]:
+        """The change that keeps the value instead of storing it."""
+        return self.target.start_byte, self.target.end_byte, to
+
+    def place(self, site: Site, column: str, first: str) -> str:
+        """The address of the first of the neighbours, which stands in column `first`."""
+        shown = site.render(self.target.start_byte, self.target.end_byte, replace_name(self.target, column, first))
+        return f"reinterpret_cast<{self.vector}*>(&{shown})"
+
+
+def vector_store(site: Site, form: matmul_form.Product, kept: list[Node]) -> VectorStore | None:
+    """The last of the statements for a result, if it alone stores, to a row-major matrix; None where it has another form."""
+    if not kept or kept[-1].type != "expression_statement" or len(children(kept[-1])) != 1:
+        return None
+    assignment = children(kept[-1])[0]
+    sign, target, value = (assignment.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if assignment.type != "assignment_expression" or sign is None or target is None or value is None:
+        return None
+    if text(sign) != "=" or target.type != "subscript_expression":
+        return None
+    scope = Scope(site.unit, site.kernel, frozenset(i.name for i in form.map.indices))
+    uses = scope.uses(site.body)
+    origin = scope.element(target)
+    if uses is None or origin is None or origin[1] is None or len([u for u in uses if u.array == origin[0]]) != 1:
+        return None
+    # Whatever else is stored would have to be so in the same order.
+    if [u.node for u in uses if u.writes] != [u.node for u in uses if u.array == origin[0]]:
+        return None
+    array, kind = origin[0], scope.parameters[origin[0]].base
+    along = origin[1].split(form.column.name)
+    across = along[1].split(form.row.name) if along is not None else None
+    if kind not in _VECTORS or along is None or across is None or along[0].constant != 1:
+        return None
+    stride, offset = across[0].render(), across[1].render()
+    local = {n for same in scope.declared.values() for d in same for n in (d.name,)} - {
+        n for node in form.map.invariant for n in names(node)
+    }
+    if (across[0].names() | across[1].names()) & local or {form.row.name, form.column.name} & across[1].names():
+        return None
+    base = array if offset == "0" else f"{array} + ({offset})"
+    aligned = (
+        f"{grouped_text(stride)} % {WIDTH} == 0 && reinterpret_cast<size_t>({base}) % ({WIDTH} * sizeof({kind})) == 0"
+    )
+    return VectorStore(kept[-1], target, value, kind, aligned)

@@ -1,13 +1,12 @@
 """Recognises a matrix product with one thread per element: C[row][col] = f(sum over k of A(row, k) * B(k, col))."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.cuda.questions import Polynomial, declarators, declared_type, pure, pure_value, written
 from engine.cuda.syntax import called, children, inside, is_integer_type, names, operands, text, tokens, walk
-from engine.rewrite import Node, Scope, Site
+from engine.rewrite import Namer, Node, Scope, Site
 from engine.rules.idioms import AXES, Axis, Index, StrideLoop, ThreadMap, stride_loop, thread_map, thread_uses_outside
 from engine.rules.idioms.known_values import in_parameters
 
@@ -49,7 +48,7 @@ class Corner:
     last_row: bool
     last_column: bool
 
-    def written(self, row: str, column: str, name: Callable[[str], str]) -> str:
+    def written(self, row: str, column: str, name: Namer) -> str:
         """The comparison of `row` and `column` in that corner of a block's tile, as C text."""
         corner = (
             name("last_row" if self.last_row else "first_row"),
@@ -66,7 +65,7 @@ class Mask:
     corners: tuple[Corner, ...]
     flags: tuple[str, ...] = ()
 
-    def written(self, row: str, column: str, name: Callable[[str], str]) -> str:
+    def written(self, row: str, column: str, name: Namer) -> str:
         """The test for a block's tile, as C text that may stand beside `&&`."""
         parts = [*self.flags, *(corner.written(row, column, name) for corner in self.corners)]
         return parts[0] if len(parts) == 1 else f"({' || '.join(parts)})"

@@ -1,12 +1,12 @@
 """How the tiles of a matrix product come to shared memory: tilings, loading plans, and the code of loads, stores and copies."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.rewrite import grouped_text
-from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_form import Operand, Product
+from engine.rewrite import Namer, grouped_text
+from engine.rules.matmul import matmul_form, matmul_tensor
+
+Side = Literal["a", "b"]  # the left or the right operand
 
 # Vector type and its number of elements; other element types are loaded one by one.
 _VECTORS = {
@@ -88,8 +88,8 @@ class Tiling:
 class Part:
     """How one operand's tile is loaded: `width` elements at a time, `count` times per thread."""
 
-    operand: Operand
-    which: Literal["a", "b"]
+    operand: matmul_form.Operand
+    which: Side
     outer: int  # the tile's extent in rows of A or columns of B
     pad: int
     width: int
@@ -110,13 +110,13 @@ class Part:
         elements = self.outer * (self.depth + self.pad) if self.flat else self.depth * (self.outer + self.pad)
         return elements * (2 if self.pairs else SIZES.get(self.operand.type, 4))
 
-    def extents(self, name: Callable[[str], str]) -> str:
+    def extents(self, name: Namer) -> str:
         """The tile's extents in shared memory."""
         outer, k = name("tile_m" if self.which == "a" else "tile_n"), name("tile_k")
         pad = f" + {self.pad}" if self.pad else ""
         return f"[{outer}][{k}{pad}]" if self.flat else f"[{k}][{outer}{pad}]"
 
-    def element(self, buffer: str, outer: str, k: str, name: Callable[[str], str]) -> str:
+    def element(self, buffer: str, outer: str, k: str, name: Namer) -> str:
         """An element of the tile.
 
         Elements of 16 bits are in groups of eight, and rows of the tile that a warp reads together have theirs in another order: so its
@@ -127,7 +127,7 @@ class Part:
         return f"{name(self.which + '_tile')}{buffer}[{far}][{near}]"
 
 
-def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling, pairs: bool) -> Part | None:
+def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool) -> Part | None:
     """The loading plan for one operand; None where the threads do not share the tile evenly.
 
     With `pairs`, for tensor cores that multiply elements of 16 bits.
@@ -164,7 +164,7 @@ def base(p: Part) -> str:
     return p.operand.array if p.operand.offset == "0" else f"{p.operand.array} + ({p.operand.offset})"
 
 
-def copy_tile(form: Product, p: Part, first_k: str, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+def copy_tile(form: matmul_form.Product, p: Part, first_k: str, buffer: str, name: Namer, unit: str) -> list[str]:
     """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
     outer, k = _place(p, name)
     (far, near), (far_end, near_end) = _ranges(form, p, name)
@@ -204,7 +204,7 @@ def copy_tile(form: Product, p: Part, first_k: str, buffer: str, name: Callable[
     return _loop(p, body, name, unit)
 
 
-def _place(p: Part, name: Callable[[str], str]) -> tuple[str, str]:
+def _place(p: Part, name: Namer) -> tuple[str, str]:
     """Where the vector `at` of a tile stands: (row or column of the tile, k within the tile)."""
     run = "tile_k" if p.operand.along == "k" else ("tile_m" if p.which == "a" else "tile_n")
     per = name(run) if p.width == 1 else f"({name(run)} / {p.width})"
@@ -213,7 +213,7 @@ def _place(p: Part, name: Callable[[str], str]) -> tuple[str, str]:
     return (across, along) if p.operand.along == "k" else (along, across)
 
 
-def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> list[str]:
+def _loop(p: Part, body: list[str], name: Namer, unit: str) -> list[str]:
     v = name("v")
     return [
         "#pragma unroll",
@@ -224,14 +224,14 @@ def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> li
     ]
 
 
-def _ranges(form: Product, p: Part, name: Callable[[str], str]) -> tuple[tuple[str, str], tuple[str, str]]:
+def _ranges(form: matmul_form.Product, p: Part, name: Namer) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of the far and the near index of an element in memory, and their ends."""
     extent = form.rows if p.which == "a" else form.columns
     x, y = name("outer_at"), name("k_at")
     return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))
 
 
-def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Callable[[str], str]) -> list[str]:
+def _source(form: matmul_form.Product, p: Part, first_k: str, outer: str, k: str, name: Namer) -> list[str]:
     """Declarations of an element's two indices and of the pointer to it."""
     first = name("first_row" if p.which == "a" else "first_col")
     (far, near), _ = _ranges(form, p, name)
@@ -243,7 +243,7 @@ def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Call
     ]
 
 
-def places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+def places(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[str]:
     """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
     outer, k = _place(p, name)
     at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
@@ -255,13 +255,10 @@ def places(form: Product, p: Part, name: Callable[[str], str], unit: str) -> lis
         f"const int {at} = {first} + {outer};",
         f"{name(p.which + '_from')}[{name('v')}] = {base(p)} + static_cast<size_t>({far}) * {stride} + {near};",
     ]
-    return [
-        f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];",
-        *_loop(p, body, name, unit),
-    ]
+    return [f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];", *_loop(p, body, name, unit)]
 
 
-def load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+def load_placed(form: matmul_form.Product, p: Part, first_k: str, name: Namer, unit: str) -> list[str]:
     """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
     by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {grouped_text(p.operand.stride)}"
     vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
@@ -280,7 +277,7 @@ def load_placed(form: Product, p: Part, first_k: str, name: Callable[[str], str]
     ]
 
 
-def _vector(p: Part, source: str, name: Callable[[str], str]) -> list[str]:
+def _vector(p: Part, source: str, name: Namer) -> list[str]:
     """The load of one vector."""
     v, held, wide = name("v"), name(p.which + "_next"), name("wide")
     return [
@@ -289,7 +286,7 @@ def _vector(p: Part, source: str, name: Callable[[str], str]) -> list[str]:
     ]
 
 
-def _elements(form: Product, p: Part, name: Callable[[str], str], unit: str) -> list[str]:
+def _elements(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[str]:
     """The loads of a vector's elements, as far as they are in the matrix."""
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     v, e = name("v"), name("e")
@@ -306,7 +303,7 @@ def _zero(p: Part) -> str:
     return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>({'0.0f' if p.pairs else '0'})")
 
 
-def load_tile(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+def load_tile(form: matmul_form.Product, p: Part, first_k: str, name: Namer, unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, source, held = name("v"), name("source"), name(p.which + "_next")
     (far, near), (far_end, near_end) = _ranges(form, p, name)
@@ -324,7 +321,7 @@ def load_tile(form: Product, p: Part, first_k: str, name: Callable[[str], str], 
     return _loop(p, body, name, unit)
 
 
-def store_tile(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+def store_tile(p: Part, buffer: str, name: Namer, unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, e = name("v"), name("e")
     held = f"{name(p.which + '_next')}[{v}" + ("]" if p.width == 1 else f" * {p.width} + {e}]")
@@ -333,12 +330,7 @@ def store_tile(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> l
         return _loop(p, [f"{p.element(buffer, outer, k, name)} = {value};"], name, unit)
     along_k = p.operand.along == "k"
     place = p.element(buffer, outer if along_k else f"{outer} + {e}", f"{k} + {e}" if along_k else k, name)
-    body = [
-        "#pragma unroll",
-        f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
-        f"{unit}{place} = {value};",
-        "}",
-    ]
+    body = ["#pragma unroll", f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{", f"{unit}{place} = {value};", "}"]
     return _loop(p, body, name, unit)
 
 

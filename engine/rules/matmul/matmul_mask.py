@@ -156,6 +156,3 @@ def _corner(site: Site, scope: Scope, form: Product, condition: Node, negated: b
 def _signed(site: Site, value: Polynomial) -> bool:
     """Whether no parameter in it is unsigned, which would make a difference below zero a large number."""
     return all(p.base in _SIGNED for p in site.kernel.parameters if p.name in value.names())
-
-
-__all__ = ["masks"]

@@ -2,26 +2,25 @@
 
 from collections.abc import Callable
 
-from engine.rewrite import template
+from engine.rewrite import Namer, template
 from engine.rules.idioms.tensor_cores import INDEPENDENT
 
 # Elements behind each row of a tile, so that the 32 elements that a warp reads at once are in banks of their own: eight rows of four
 # neighbours each where the tile's rows run along k, else four rows of eight.
 PAD_ALONG_K, PAD_ACROSS = 4, 8
-Names = Callable[[str], str]
 
 
-def place(across: int, name: Names, unit: str) -> list[str]:
+def place(across: int, name: Namer, unit: str) -> list[str]:
     """The warp's first row and column in the tile, with `across` warps side by side, and the thread's group of four in the warp."""
     return _section("place", name, unit, across=str(across))
 
 
-def sums(name: Names, unit: str) -> list[str]:
+def sums(name: Namer, unit: str) -> list[str]:
     """The thread's part of the warp's sums, all zero."""
     return _section("sums", name, unit)
 
 
-def multiply(down: int, across: int, element: Callable[[str, str, str], str], name: Names, unit: str) -> list[str]:
+def multiply(down: int, across: int, element: Callable[[str, str, str], str], name: Namer, unit: str) -> list[str]:
     """Adds the product of two tiles for a warp with `down` x `across` sums of 16 x 8.
 
     `element` gives C text of the element of tile "a" or "b" at an outer place and a depth.
@@ -34,7 +33,7 @@ def multiply(down: int, across: int, element: Callable[[str, str, str], str], na
     return _section("multiply", name, unit, a_element=a, b_element=b, down=str(together))
 
 
-def multiply_pairs(element: Callable[[str, str, str], str], apart: frozenset[str], name: Names, unit: str) -> list[str]:
+def multiply_pairs(element: Callable[[str, str, str], str], apart: frozenset[str], name: Namer, unit: str) -> list[str]:
     """As `multiply`, of tiles of 16-bit elements; in the tiles of `apart` neighbours along k are not next to each other."""
     i, j, e, k = (name(n) for n in ("i", "j", "e", "k_in"))
     group, member = name("group"), name("member")
@@ -54,17 +53,17 @@ def handed_on(threads: int, across: int) -> int:
     return 4 * threads * (2 * across + 2)
 
 
-def handing_on(tile: str, buffered: bool, name: Names, unit: str) -> list[str]:
+def handing_on(tile: str, buffered: bool, name: Namer, unit: str) -> list[str]:
     """Statements after which warps may hand on results where a tile was."""
     return _section("handing_on", name, unit, tile=tile, first="[0]" if buffered else "")
 
 
-def finite(name: Names, unit: str) -> list[str]:
+def finite(name: Namer, unit: str) -> list[str]:
     """Whether all of the thread's sums are numbers and finite, as `finite`."""
     return _section("finite", name, unit)
 
 
-def results(name: Names, unit: str) -> tuple[list[str], str, str, str]:
+def results(name: Namer, unit: str) -> tuple[list[str], str, str, str]:
     """The opening of the two loops over the warp's results, and C text of the row, the column and the value of the thread's own one."""
     at, per = name("at"), name("warp_n")
     row = f"{name('warp_row')} + {name('i')} * 8 + {at} / {per}"
@@ -72,7 +71,7 @@ def results(name: Names, unit: str) -> tuple[list[str], str, str, str]:
     return _section("results", name, unit), row, f"{name('warp_col')} + {at} % {per}", value
 
 
-def _section(section: str, name: Names, unit: str, **values: str) -> list[str]:
+def _section(section: str, name: Namer, unit: str, **values: str) -> list[str]:
     snippet = template("engine.rules", "tensor_product").sections()[section]
     written = snippet.render(**{hole: values[hole] if hole in values else name(hole) for hole in snippet.holes})
     return written.removesuffix("\n").replace("    ", unit).split("\n")

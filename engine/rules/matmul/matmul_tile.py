@@ -1,22 +1,16 @@
 """A matrix product with one thread per element becomes a tiled one with several results per thread."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
 from engine.cuda.syntax import walk
-from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Proposal, Proposals, Site, Span, merge, proposal
+from engine.rewrite import Edit, Families, Family, LaunchConfig, Node, Point, Proposal, Proposals, merge, proposal
+from engine.rewrite.site import Namer, Site
 from engine.rewrite.wording import ceil_div, reindent
-from engine.rules.idioms import fits_bounds
-from engine.rules.idioms.tensor_cores import functions, pair_functions, paired, worthwhile
-from engine.rules.matmul import matmul_tensor
-from engine.rules.matmul.matmul_code import tile_body
-from engine.rules.matmul.matmul_form import Product, product
+from engine.rules.idioms import fits_bounds, tensor_cores
+from engine.rules.matmul import matmul_code, matmul_form, matmul_mask, matmul_tensor, matmul_tiled_form
 from engine.rules.matmul.matmul_loads import SIZES, Part, Tiling, indented, part
-from engine.rules.matmul.matmul_mask import masks
-from engine.rules.matmul.matmul_results import WIDTH, Result, VectorStore, result, vector_store
-from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
 
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
 _TILINGS = (
@@ -96,7 +90,7 @@ class MatmulTile:
         if found is None:
             return
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
+        def make(values: Point) -> Proposal | None:
             tiling = Tiling(
                 values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
                 copies=bool(values["copies"]), square=bool(values["square"]), tensor=bool(values.get("tensor")),
@@ -126,20 +120,20 @@ class _Multiplication:
     """A product as `site` spells it, the grid's third extent, and where the spelling stands for one with tiles of its own."""
 
     site: Site
-    form: Product
+    form: matmul_form.Product
     batches: tuple[str, ...]
-    untiled: Untiled | None
+    untiled: matmul_tiled_form.Untiled | None
 
     @property
     def pairs(self) -> bool:
         """Whether tensor cores multiply the factors as they are, of 16 bits, for sums in single precision."""
         a, b = self.form.a.element, self.form.b.element
-        return self._summed and a == b and paired(a, self.site.target.arch)
+        return self._summed and a == b and tensor_cores.paired(a, self.site.target.arch)
 
     @property
     def tensor(self) -> bool:
         """Whether the product is one in single precision, of a size that is worth it, and the target has tensor cores that are."""
-        return self._summed and worthwhile(self.site.target.arch)
+        return self._summed and tensor_cores.worthwhile(self.site.target.arch)
 
     @property
     def _summed(self) -> bool:
@@ -152,12 +146,12 @@ def _multiplication(site: Site) -> _Multiplication | None:
     """The product that the kernel computes, with or without tiles in shared memory; None where it computes none."""
     if not site.launch_visible or any(c.block[2] != 1 for c in site.configs):
         return None
-    other = untiled(site)
+    other = matmul_tiled_form.untiled(site)
     shown = other.site if other is not None else site
-    form, batches = product(shown), _batches(shown)
+    form, batches = matmul_form.product(shown), _batches(shown)
     if form is None or batches is None:
         return None
-    return _Multiplication(shown, replace(form, masks=masks(shown, form)), batches, other)
+    return _Multiplication(shown, replace(form, masks=matmul_mask.masks(shown, form)), batches, other)
 
 
 def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposals:
@@ -203,7 +197,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Proposal
     )
 
 
-def _holds(tiling: Tiling, before: Sequence[LaunchConfig]) -> bool:
+def _holds(tiling: Tiling, before: tuple[LaunchConfig, ...]) -> bool:
     """Whether one tile holds what a block of the launches computes, and is not twice as large as the largest."""
     largest = [max((c.block[k] for c in before), default=0) for k in (0, 1)]
     return all(n <= tile < 2 * n for n, tile in zip(largest, (tiling.bn, tiling.bm), strict=True))
@@ -226,12 +220,12 @@ def _batches(site: Site) -> tuple[str, ...] | None:
     return None
 
 
-def _shared_bytes(form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
+def _shared_bytes(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
     tiles = sum(tiling.buffers * p.bytes for p in parts)
     return tiles + tiling.threads * tiling.exchanged * SIZES.get(form.accumulator, 4)
 
 
-def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
+def _rewrite(site: Site, form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
     """The kernel's new body: tiles first, then the author's statements once for each result."""
     body = site.body
     outer = site.indent_at(site.kernel.span.start)
@@ -239,15 +233,19 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     indent = outer + unit
     name = site.fresh_names()
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
-    blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
+    blocks.append(reindent(matmul_code.tile_body(form, tiling, parts, name, unit), "", indent))
     kept = _kept(form, body)
-    store = vector_store(site, form, kept) if form.alone and not tiling.exchanged and tiling.tn % WIDTH == 0 else None
+    store = (
+        matmul_code.vector_store(site, form, kept)
+        if form.alone and not tiling.exchanged and tiling.tn % matmul_code.WIDTH == 0
+        else None
+    )
     used = _used(_Using(site, form, tiling, parts[0].pairs, kept, name), store)
     blocks.append(reindent(used, "", indent))
-    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    edits = [Edit.replace(body, "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     header = "cuda_pipeline.h" if tiling.copies else None
     if tiling.tensor:
-        written = pair_functions(form.a.element, name) if parts[0].pairs else functions(name)
+        written = tensor_cores.pair_functions(form.a.element, name) if parts[0].pairs else tensor_cores.functions(name)
         edits += site.define(written, header)
     else:
         edits += site.include(header)
@@ -260,11 +258,11 @@ class _Using:
     """The author's statements that run once for each result, and what they are written with."""
 
     site: Site
-    form: Product
+    form: matmul_form.Product
     tiling: Tiling
     pairs: bool
     kept: list[Node]
-    name: Callable[[str], str]
+    name: Namer
 
     def statements(self, value: str | None, *changes: tuple[int, int, str]) -> list[str]:
         """The statements for the result `value`, without indentation of their own; with the author's loop where it is None."""
@@ -280,10 +278,10 @@ class _Using:
         return lines
 
 
-def _used(using: _Using, store: VectorStore | None) -> str:
+def _used(using: _Using, store: matmul_code.VectorStore | None) -> str:
     """The loops in which the results are used."""
     form, name, unit = using.form, using.name, using.site.indent_unit
-    one = result(using.tiling, name, unit, WIDTH if store is not None else 1)
+    one = matmul_code.result(using.tiling, name, unit, matmul_code.WIDTH if store is not None else 1)
     if using.tiling.tensor:
         return _used_on_tensor_cores(using, one)
     row = f"{form.row.type} {form.row.name} = {name('first_row')} + {one.row};"
@@ -299,17 +297,17 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     else:
         first, e, held = name("col_at"), name("e"), name("kept")
         column = f"{form.column.type} {form.column.name} = {first} + {e};"
-        loop = ["#pragma unroll", f"for (int {e} = 0; {e} < {WIDTH}; ++{e}) {{"]
+        loop = ["#pragma unroll", f"for (int {e} = 0; {e} < {matmul_code.WIDTH}; ++{e}) {{"]
         vector = using.statements(one.value, store.kept(f"{held}[{e}]"))
         place = store.place(using.site, form.column.name, first)
-        values = ", ".join(f"{held}[{k}]" for k in range(WIDTH))
+        values = ", ".join(f"{held}[{k}]" for k in range(matmul_code.WIDTH))
         scalar = [f"if ({within}) {{", *indented(using.statements(one.value), unit), "}"]
         aligned = name("stores_aligned")
         body = [
             row,
             f"const int {first} = {name('first_col')} + {one.column};",
-            f"if ({aligned} && {form.row.name} < {form.rows} && {first} + {WIDTH} <= {form.columns}) {{",
-            f"{unit}{store.type} {held}[{WIDTH}];",
+            f"if ({aligned} && {form.row.name} < {form.rows} && {first} + {matmul_code.WIDTH} <= {form.columns}) {{",
+            f"{unit}{store.type} {held}[{matmul_code.WIDTH}];",
             *indented([*loop, *indented([column, *vector], unit), "}"], unit),
             f"{unit}*{place} = make_{store.vector}({values});",
             "} else {",
@@ -321,7 +319,7 @@ def _used(using: _Using, store: VectorStore | None) -> str:
     return "\n".join([*before, *one.opening, *indented(body, unit * one.depth), *closing])
 
 
-def _used_on_tensor_cores(using: _Using, one: Result) -> str:
+def _used_on_tensor_cores(using: _Using, one: matmul_code.Result) -> str:
     """The loops in which a warp's results are used, or computed by the author's loop.
 
     That computes them where one is infinite or no number and factors are in single precision: a part of a factor may overflow where
@@ -361,7 +359,7 @@ def _verbatim(site: Site, node: Node) -> str:
     return site.indent_at(node.start_byte) + site.render(node.start_byte, node.end_byte)
 
 
-def _kept(form: Product, body: Node) -> list[Node]:
+def _kept(form: matmul_form.Product, body: Node) -> list[Node]:
     """The author's statements and comments that run once per result: all but the declarations written anew."""
     moved = [*(i.declaration for i in form.map.indices), *form.map.invariant]
     kept: list[Node] = []
@@ -376,7 +374,7 @@ def _kept(form: Product, body: Node) -> list[Node]:
     return [n for n in kept if drop is None or n != drop or n.type != "preproc_call"]
 
 
-def _changes(form: Product, statement: Node, added: str | None) -> list[tuple[int, int, str]]:
+def _changes(form: matmul_form.Product, statement: Node, added: str | None) -> list[tuple[int, int, str]]:
     loop = form.loop.node
     changes = []
     if added is not None and statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
@@ -407,4 +405,4 @@ def _bounds(site: Site, tiling: Tiling, parts: tuple[Part, Part]) -> Edit | None
     blocks = f", {found}" if found else ""
     node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
     bounds = f"__launch_bounds__({tiling.threads}{blocks}) "
-    return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None
+    return Edit.insert(node.start_byte, bounds) if node else None

@@ -8,16 +8,14 @@ place in the array follows from the index with that thread's numbers put in.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cuda.edit import edit_program
 from engine.cuda.questions import Polynomial, atom, number, pure
 from engine.cuda.syntax import THREAD_NAMES, children, inside, is_integer_type, span, text, walk
-from engine.rewrite import Declared, Edit, Node, Site, Span, reindent
+from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, reindent
 from engine.rules.idioms import StrideLoop, stride_loop
-from engine.rules.matmul.matmul_staging import Frame, limits
-from engine.rules.matmul.matmul_tiled_loop import plain_loop, shared_tiles
+from engine.rules.matmul import matmul_staging, matmul_tiled_loop
 from engine.rules.program_site import make_site
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
@@ -33,7 +31,7 @@ class Untiled:
     there: Span  # of the body in the site's file
     here: Span  # of the body in the program's
 
-    def back(self, edits: Mapping[str, tuple[Edit, ...]]) -> dict[str, tuple[Edit, ...]] | None:
+    def back(self, edits: Edits) -> dict[str, tuple[Edit, ...]] | None:
         """Edits of the plain kernel that replace its whole body, for the program as it is; None for others."""
         moved: dict[str, tuple[Edit, ...]] = dict(edits)
         own = []
@@ -58,11 +56,11 @@ def untiled(site: Site) -> Untiled | None:
     if not site.sound or not site.manageable or len(site.kernel.shared) != 2:
         return None
     extent = _square(site)
-    written_body = _Reader(site, extent).body() if extent else None
+    written_body = _TiledReader(site, extent).body() if extent else None
     if written_body is None:
         return None
     here = site.body
-    edits = site.in_file(Edit(Span(here.start_byte, here.end_byte), written_body))
+    edits = site.in_file(Edit.replace(here, written_body))
     plain_site = make_site(edit_program(site.program, edits), site.spec, site.step, site.target)
     there = plain_site.body
     if not _own_elements(plain_site):
@@ -99,7 +97,7 @@ class _Epilogue:
     after: Node  # they stand behind it
 
 
-class _Reader:
+class _TiledReader:
     """Reads one kernel that is launched in blocks of `extent` x `extent` threads; `body` gives the plain kernel's."""
 
     def __init__(self, site: Site, extent: int) -> None:
@@ -109,7 +107,7 @@ class _Reader:
         self.extent = extent
         before = site.configs_after({}) or ()
         self.grids = [(c.grid[0], c.grid[1]) for c in before]
-        self.frame = Frame(site, self.scope, self.extent, "", "")
+        self.frame = matmul_staging.Frame(site, self.scope, self.extent, "", "")
         self.dependent = self._dependent()
         self.named: dict[str, Declared] = {}  # the author's declarations of row and column
         self.frame.down = self._global("y", "row")
@@ -124,7 +122,7 @@ class _Reader:
         statements = children(self.root)
         loops = [s for s in statements if s.type == "for_statement"]
         loop = stride_loop(loops[0]) if len(loops) == 1 else None
-        tiles = shared_tiles(self.frame)
+        tiles = matmul_tiled_loop.shared_tiles(self.frame)
         if loop is None or tiles is None:
             return None
         at = statements.index(loop.node)
@@ -135,7 +133,7 @@ class _Reader:
         if after is None:
             return None
         bounds = self._bounds(after)
-        line = plain_loop(self.frame, loop, tiles, bounds)
+        line = matmul_tiled_loop.plain_loop(self.frame, loop, tiles, bounds)
         if line is None:
             return None
         down, across = bounds.get(self.frame.down), bounds.get(self.frame.across)
@@ -190,7 +188,7 @@ class _Reader:
                 return _Epilogue(condition, True, first, self.root, first)
         if last.type == "if_statement" and last.child_by_field_name("alternative") is None and len(statements) == 1:
             condition, inner = last.child_by_field_name("condition"), last.child_by_field_name("consequence")
-            found = limits(self.frame, condition) if condition is not None else None
+            found = matmul_staging.limits(self.frame, condition) if condition is not None else None
             told = {w.render() for a, _ in found or () if (w := self.frame.grid(a)) is not None}
             if inner is not None and {self.frame.down, self.frame.across} <= told:
                 return _Epilogue(condition, False, last, inner, inner)
@@ -199,7 +197,11 @@ class _Reader:
     def _bounds(self, after: _Epilogue) -> dict[str, Polynomial]:
         """The exclusive bounds of row and column, by name."""
         found: dict[str, Polynomial] = {}
-        given = limits(self.frame, after.condition, negated=after.returns) if after.condition is not None else []
+        given = (
+            matmul_staging.limits(self.frame, after.condition, negated=after.returns)
+            if after.condition is not None
+            else []
+        )
         for what, bound in given or ():
             told, limit = self.frame.grid(what), self.frame.grid(bound)
             if told is not None and limit is not None and told.render() in (self.frame.down, self.frame.across):

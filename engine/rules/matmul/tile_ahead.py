@@ -8,11 +8,9 @@ Source: CUDA C++ Programming Guide, "Asynchronous Data Copies" and "Pipeline Pri
 from dataclasses import dataclass
 from math import prod
 
-from tree_sitter import Node
-
 from engine.cuda.questions import ArithmeticError_, assigned, declarators, evaluate_int, pure_value
 from engine.cuda.syntax import children, inside, names, root_name, text, walk
-from engine.rewrite import Edit, Proposals, Scope, SharedArray, Site, Span, grouped_text, proposal, reindent
+from engine.rewrite import Edit, Node, Proposals, Scope, SharedArray, Site, Span, grouped_text, proposal, reindent
 from engine.rules.idioms import StrideLoop, element_size, stride_loop
 
 _COPIED = (4, 8, 16)  # bytes that an asynchronous copy can move
@@ -240,7 +238,7 @@ class _TileWriter:
         for node in walk(self.site.body):
             named = node.type == "identifier" and text(node) in self.filled
             if named and node.parent is not None and node.parent.type == "array_declarator":
-                edits.append(Edit(Span(node.end_byte, node.end_byte), "[2]"))
+                edits.append(Edit.insert(node.end_byte, "[2]"))
         return edits
 
     def replaced(self, lines: list[str]) -> Edit:

@@ -1,7 +1,5 @@
 """Loads and stores through hints for the caches as plain accesses: `__ldcs(x + i)` as `x[i]`, `__stcs(&y[i], v)` as `y[i] = v`."""
 
-from __future__ import annotations
-
 from engine.cuda.syntax import called, children, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 
@@ -25,7 +23,7 @@ def plain_accesses(site: Site) -> Edits | None:
         statement = call.parent is not None and call.parent.type == "expression_statement"
         if called(call) in _LOADS and len(given) == 1:
             place = _element(site, given[0])
-            edits += [Edit(Span(call.start_byte, call.end_byte), place)] if place else []
+            edits += [Edit.replace(call, place)] if place else []
         elif called(call) in _STORES and len(given) == 2 and statement:
             place = _element(site, given[0])
             if place:

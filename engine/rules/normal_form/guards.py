@@ -23,7 +23,7 @@ def guards_last(site: Site) -> Edits | None:
             if any(names(s) & {n for n, _ in declarators(index.declaration)} for s in before if s != index.declaration):
                 return site.in_file(*edits) if edits else None
             edits.append(Edit(site.line_span(index.declaration), ""))
-            edits.append(Edit(Span(first.start_byte, first.start_byte), f"{text(index.declaration)}\n{indent}"))
+            edits.append(Edit.insert(first.start_byte, f"{text(index.declaration)}\n{indent}"))
             edits += [e for s in before if _guard(s) for e in _named(site, s, index)]
         edits = _joined(edits)
     return site.in_file(*edits) if edits else None
@@ -103,7 +103,7 @@ def _named(site: Site, guard: Node, index: Index) -> list[Edit]:
         within = any(e.span.start <= node.start_byte < e.span.end for e in found)
         sum_of_its_own = node.type == "binary_expression" and wanted is not None and not within
         if sum_of_its_own and site.scope.index(node) == wanted:
-            found.append(Edit(Span(node.start_byte, node.end_byte), index.name))
+            found.append(Edit.replace(node, index.name))
     return found
 
 

@@ -1,11 +1,9 @@
 """The number of a thread in the grid, in whatever way it is put together, as `blockIdx.x * blockDim.x + threadIdx.x`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, pure, variables
-from engine.rewrite import Edit, Edits, Site, Span
+from engine.rewrite import Edit, Edits, Site
 from engine.rules.idioms.thread_index import AXES, global_axis, is_wide
 
 _EXTENT = re.compile(r"[A-Za-z_]\w*|blockDim\.[xyz]")
@@ -31,7 +29,7 @@ def global_indices(site: Site) -> Edits | None:
             if plain and is_wide(declared_type(statement)):
                 plain = f"({declared_type(statement)}) {plain}"
             if plain:
-                edits.append(Edit(Span(value.start_byte, value.end_byte), plain))
+                edits.append(Edit.replace(value, plain))
     return site.in_file(*edits) if edits else None
 
 

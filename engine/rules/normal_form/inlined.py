@@ -1,13 +1,10 @@
 """Functions that do a kernel's work on its arrays, in the kernel itself."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
-from engine.cuda.kernel import Function
 from engine.cuda.questions import called, children, names, pure, text, variables, walk, written
-from engine.rewrite import Edit, Edits, Node, Site, Span, reindent
+from engine.rewrite import Edit, Edits, Function, Node, Site, reindent
 
 _MAX_LINES = 150
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
@@ -30,7 +27,7 @@ def inlined(site: Site) -> Edits | None:
         found = _call(site, statement)
         written_out = _body(site, found) if found is not None else None
         if written_out is not None:
-            edits.append(Edit(Span(statement.start_byte, statement.end_byte), written_out))
+            edits.append(Edit.replace(statement, written_out))
     return site.in_file(*edits) if edits else None
 
 

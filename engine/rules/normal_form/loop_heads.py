@@ -1,7 +1,5 @@
 """Counted loops: `int i; … for (i = 0; i <= last; …)` as `for (int i = 0; i < last + 1; …)`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import Declared, ancestors, declared_type, inside, is_integer_type, text, variables, walk
@@ -17,7 +15,7 @@ def own_counters(site: Site) -> Edits | None:
         moved = [d for d in declared if loops.get(d.name)]
         if not moved or not is_integer_type(moved[0].type):
             continue
-        edits += [Edit(Span(at, at), f"{moved[0].type} ") for d in moved for at in loops[d.name]]
+        edits += [Edit.insert(at, f"{moved[0].type} ") for d in moved for at in loops[d.name]]
         left = [
             text(p) for p in declaration.children_by_field_name("declarator") if text(p) not in {d.name for d in moved}
         ]

@@ -5,8 +5,6 @@ moved to the thread's row, loads through hints. Each pass here writes one of the
 that find nothing in the author's text are asked about the normal form. What they propose holds the passes' changes, so it is one edit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher

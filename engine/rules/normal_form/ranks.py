@@ -3,12 +3,10 @@
 Source: CUDA C++ Programming Guide, "Cooperative Groups".
 """
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.syntax import children, text, walk
-from engine.rewrite import Edit, Edits, Site, Span
+from engine.rewrite import Edit, Edits, Site
 
 _GROUP = re.compile(r"((?:\w+::)*thread_block\w*(?:<[^<>;]*(?:<[^<>;]*>)?[^<>;]*>)?|\bauto)\s+(\w+)\s*=\s*([^;]*);")
 _TILE = re.compile(r"\b(?:thread_block_tile|tiled_partition)\s*<\s*(\d+)\b")
@@ -41,7 +39,7 @@ def thread_ranks(site: Site) -> Edits | None:
         if plain:
             within = call.parent is not None and call.parent.type in ("binary_expression", "cast_expression")
             written = f"({plain})" if " " in plain and within else plain
-            edits.append(Edit(Span(call.start_byte, call.end_byte), written))
+            edits.append(Edit.replace(call, written))
     return site.in_file(*edits) if edits else None
 
 

@@ -1,11 +1,9 @@
 """Pointer parameters that are moved once as local pointers: `x += row * n;` as `const float* x_begin = x + row * n;`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import children, names, pure, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite import Edit, Edits, Node, Site
 
 _BINDING_LESS = frozenset({"-", "<<", ">>", "&", "|", "^"})
 
@@ -32,8 +30,8 @@ def row_starts(site: Site) -> Edits | None:
         kind = re.sub(r"\s*\b__restrict(?:__)?\b|\s*\*\s*const\b", "", pointers[name].type).replace("*", "").strip()
         written = text(offset) if _binds(offset) else f"({text(offset)})"
         begin = fresh(f"{name}_begin")
-        edits.append(Edit(Span(statement.start_byte, statement.end_byte), f"{kind}* {begin} = {name} + {written};"))
-        edits += [Edit(Span(n.start_byte, n.end_byte), begin) for n in uses]
+        edits.append(Edit.replace(statement, f"{kind}* {begin} = {name} + {written};"))
+        edits += [Edit.replace(n, begin) for n in uses]
     return site.in_file(*edits) if edits else None
 
 

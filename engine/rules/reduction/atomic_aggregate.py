@@ -182,7 +182,7 @@ def _summed(site: Site, call: Node, array: str, value: Node) -> Edits | None:
         return taken[-1]
 
     helper, total = name_for("block_sum"), name_for("total")
-    define = Edit(Span(site.declaration_start, site.declaration_start), _helper(helper, kind, zero))
+    define = Edit.insert(site.declaration_start, _helper(helper, kind, zero))
     closing = [
         f"{inner}const {kind} {total} = {helper}({{}});",
         f"{inner}if (threadIdx.x == 0) {{",
@@ -191,11 +191,7 @@ def _summed(site: Site, call: Node, array: str, value: Node) -> Edits | None:
     ]
     if statement.parent == body and not returns:
         lines = [closing[0].format(text(value)).strip(), *closing[1:]] if "{" not in text(value) else []
-        return (
-            merge(site.in_file(define, Edit(Span(statement.start_byte, statement.end_byte), "\n".join(lines))))
-            if lines
-            else None
-        )
+        return merge(site.in_file(define, Edit.replace(statement, "\n".join(lines)))) if lines else None
     partial = name_for("partial")
     replaced = (statement.start_byte, statement.end_byte, f"{partial} += {text(value)};")
     after = "\n" + "\n".join([closing[0].format(partial), *closing[1:]])
@@ -222,9 +218,9 @@ def _summed(site: Site, call: Node, array: str, value: Node) -> Edits | None:
         return None
     edits = [
         define,
-        Edit(Span(top.start_byte, top.start_byte), start),
+        Edit.insert(top.start_byte, start),
         Edit(Span(replaced[0], replaced[1]), replaced[2]),
-        Edit(Span(last.end_byte, last.end_byte), after),
+        Edit.insert(last.end_byte, after),
     ]
     return merge(site.in_file(*edits))
 
@@ -347,9 +343,9 @@ def _privatised(site: Site, counting: _Counting, form: _Counters) -> Edits | Non
             return None
         first = children(body)[0]
         edits = [
-            Edit(Span(first.start_byte, first.start_byte), "\n".join(head).strip() + "\n" + inner),
+            Edit.insert(first.start_byte, "\n".join(head).strip() + "\n" + inner),
             Edit(Span(changed[0], changed[1]), changed[2]),
-            Edit(Span(last.end_byte, last.end_byte), "\n" + "\n".join(tail)),
+            Edit.insert(last.end_byte, "\n" + "\n".join(tail)),
         ]
         return merge(site.in_file(*edits))
     mapping = thread_map(site)

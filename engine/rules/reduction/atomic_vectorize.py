@@ -63,7 +63,7 @@ class AtomicVectorize(MatchedRule[_Rows]):
             return None
         if not independent(site, mapping):
             return None
-        return _Reader(site, mapping.indices[0], mapping.guards[0], mapping.bounds.get("x")).rows()
+        return _AtomicReader(site, mapping.indices[0], mapping.guards[0], mapping.bounds.get("x")).rows()
 
     def space(self, match: _Rows) -> Space:
         # The memory system takes one request for four: what such kernels wait for.
@@ -80,7 +80,7 @@ class AtomicVectorize(MatchedRule[_Rows]):
 
 
 @dataclass
-class _Reader:
+class _AtomicReader:
     """Reads what stands behind the index's declaration."""
 
     site: Site
@@ -403,6 +403,3 @@ def _definitions(site: Site, value: Node, depth: int = 0) -> list[Node]:
         if declared is not None and declared.value is not None and declared.shape == "scalar":
             found += _definitions(site, declared.value, depth + 1)
     return found
-
-
-__all__ = ["AtomicVectorize"]

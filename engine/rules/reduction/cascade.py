@@ -10,7 +10,7 @@ from engine.cuda.questions import THREAD_NAMES, assigned, children, compact, nam
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
 from engine.rules.coarsen import at_most, numbered_results
 from engine.rules.idioms import Index, changed_names, covers, in_parameters, is_thread
-from engine.rules.idioms.loop_reduction import neutral
+from engine.rules.idioms.strided_loop import neutral
 from engine.rules.idioms.thread_index import thread_indices
 from engine.rules.reduction.warp_reduce import reduction_tree
 

@@ -4,10 +4,9 @@ The compiler has to store in every iteration where another pointer might see the
 Practices Guide, "Device Memory Spaces"; the rule holds what the `__restrict__` qualifier would promise.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.cuda.questions import children, inside, names, pure_value, span, text, tokens, walk
+from engine.cuda.questions import children, inside, names, pure_value, text, tokens, walk
 from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal, reindent
 from engine.rules.idioms import changed_names, runs, stride_loop, with_pragma
 
@@ -83,9 +82,7 @@ def _elements(site: Site, scope: Scope, loop: Node) -> list[_Element]:
     return found
 
 
-def _element(
-    scope: Scope, loop: Node, body: Node, array: str, uses: Sequence[Use], moving: set[str]
-) -> _Element | None:
+def _element(scope: Scope, loop: Node, body: Node, array: str, uses: list[Use], moving: set[str]) -> _Element | None:
     index = uses[0].index
     if index is None or any(u.index != index for u in uses) or index.names() & moving or "[" in index.render():
         return None
@@ -112,12 +109,12 @@ def _element(
     return _Element(array, kind, written, nodes, first, known)
 
 
-def _plain_update(uses: Sequence[Use]) -> bool:
+def _plain_update(uses: list[Use]) -> bool:
     """Whether the loop works on the element (reads it somewhere): a loop that only overwrites it gains nothing."""
     return any(u.writes for u in uses) and any(u.reads for u in uses)
 
 
-def _apart(site: Site, uses: Sequence[Use]) -> bool:
+def _apart(site: Site, uses: list[Use]) -> bool:
     """Whether what the loop writes cannot be seen through another pointer of it."""
     restricted = {p.name for p in site.kernel.parameters if p.restrict}
     written = {u.array for u in uses if u.writes}
@@ -179,7 +176,7 @@ def _written_before(loop: Node, element: str) -> bool:
     return False
 
 
-def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | None:
+def _rewrite(site: Site, loop: Node, found: list[_Element]) -> list[Edit] | None:
     indent, unit = site.indent_at(loop.start_byte), site.indent_unit
     taken: list[str] = []
     before, after = [], []
@@ -193,7 +190,7 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
             left = node.child_by_field_name("left") if node is not None else None
             if left is None:
                 return None
-            edits.append(Edit(span(left), f"{element.type} {name}"))
+            edits.append(Edit.replace(left, f"{element.type} {name}"))
         else:
             before.append(f"{element.type} {name} = {element.written};")
         after.append(f"{element.written} = {name};")
@@ -202,8 +199,8 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
     if all(e.known for e in found):
         edits += [Edit(Span(a, b), t) for a, b, t in changes]
         if before:
-            edits.append(Edit(Span(start, start), "".join(f"{line}\n{indent}" for line in before)))
-        edits.append(Edit(Span(loop.end_byte, loop.end_byte), "".join(f"\n{indent}{line}" for line in after)))
+            edits.append(Edit.insert(start, "".join(f"{line}\n{indent}" for line in before)))
+        edits.append(Edit.insert(loop.end_byte, "".join(f"\n{indent}{line}" for line in after)))
         return edits
     counted = stride_loop(loop)
     if counted is None:

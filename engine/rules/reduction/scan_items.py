@@ -5,10 +5,8 @@ adds up consecutive elements in registers, so that shuffles and barriers serve s
 words that are zero before each launch, or are kept between launches. An edit of kernels can have neither.
 """
 
-from collections.abc import Sequence
-
 from engine.cuda.syntax import children, compact
-from engine.rewrite import Edit, Edits, Proposals, Site, Span, proposal, template
+from engine.rewrite import Edit, Edits, Proposals, Site, proposal, template
 from engine.rules.idioms import WARP, BarrierSegment, NoSegments, fewer_threads, one_dimensional, segments_of
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 
@@ -49,10 +47,10 @@ class ScanItems:
 
 
 def _edits(
-    site: Site, segments: Sequence[BarrierSegment], scans: Sequence[BlockScan], items: int, threads: int
+    site: Site, segments: list[BarrierSegment], scans: list[BlockScan], items: int, threads: int
 ) -> Edits | None:
     name = site.fresh("block_scan", ("first", "item"))
-    above = Edit(Span(site.declaration_start, site.declaration_start), helper(name, scans[0].type, items, threads))
+    above = Edit.insert(site.declaration_start, helper(name, scans[0].type, items, threads))
     return fewer_threads(site, segments, threads, items, [above, *(scan.call(site, name) for scan in scans)])
 
 
@@ -65,6 +63,3 @@ def helper(name: str, kind: str, items: int, threads: int) -> str:
         name=name, T=kind, elements=str(items * threads), threads=str(threads), items=str(items), warps=warps,
         others=others.render(**{hole: {"T": kind, "warps": warps}[hole] for hole in others.holes}),
     )  # fmt: skip
-
-
-__all__ = ["ScanItems", "helper"]

@@ -13,8 +13,7 @@ from engine.cuda.syntax import called, children, is_unroll, names, operands, str
 from engine.rewrite import Edit, Edits, Node, Pattern, Proposals, SharedArray, Site, Span, proposal, reindent
 from engine.rules.idioms import WARP, StrideLoop, is_barrier, is_block, is_thread, one_dimensional, stride_loop
 from engine.rules.idioms.packs import element_size
-from engine.rules.reduction.scan_items import helper
-from engine.rules.reduction.warp_scan import BlockScan, block_scans
+from engine.rules.reduction import scan_items, warp_scan
 from engine.rules.warp_exchange import element_of
 
 _ITEMS = (8, 4, 16, 2)
@@ -27,7 +26,7 @@ class _Rounds:
 
     site: Site
     loop: StrideLoop
-    scan: BlockScan
+    scan: warp_scan.BlockScan
     array: SharedArray
     before: str
     carry: Node
@@ -55,7 +54,7 @@ class ScanRounds:
 
 
 def _rounds(site: Site) -> _Rounds | None:
-    scans, blocks = block_scans(site), one_dimensional(site)
+    scans, blocks = warp_scan.block_scans(site), one_dimensional(site)
     if len(scans) != 1 or len(blocks) != 1 or len(site.kernel.shared) != 1 or site.kernel.shared[0].dynamic:
         return None
     (scan,), (array,), (elements,) = scans, site.kernel.shared, blocks
@@ -201,11 +200,8 @@ def _edits(rounds: _Rounds, items: int) -> Edits | None:
     site, loop, elements = rounds.site, rounds.loop, rounds.elements
     name = site.fresh_names()
     k, item, call = name("k"), name("item"), name("block_scan")
-    written_ = helper(call, rounds.scan.type, items, elements)
-    edits = [
-        Edit(Span(site.declaration_start, site.declaration_start), written_),
-        rounds.scan.call(site, call),
-    ]
+    written_ = scan_items.helper(call, rounds.scan.type, items, elements)
+    edits = [Edit.insert(site.declaration_start, written_), rounds.scan.call(site, call)]
     (array,) = (n for n in walk(site.body) if n.type == "array_declarator" and rounds.array.name in text(n))
     extent = array.child_by_field_name("size")
     update = loop.node.child_by_field_name("update")
@@ -262,6 +258,3 @@ def _carried(rounds: _Rounds, statements: Sequence[Node]) -> list[Declared]:
             outside = [s for s in statements if s not in group and variable.name in names(s)]
             found += [variable] if outside else []
     return found
-
-
-__all__ = ["ScanRounds"]

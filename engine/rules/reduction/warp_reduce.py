@@ -53,7 +53,7 @@ class Combined:
 
 
 @dataclass(frozen=True)
-class Tree:
+class ReductionTree:
     """A loop that reduces the block's elements of some arrays into their first elements.
 
     `live`: elements that are left when the loop ends (1: the result). `tail`: the statement that reduces those.
@@ -95,7 +95,7 @@ class WarpReduce:
             )
 
 
-def reduction_tree(site: Site, node: Node, blocks: set[int]) -> Tree | None:
+def reduction_tree(site: Site, node: Node, blocks: set[int]) -> ReductionTree | None:
     """The `for` statement as a reduction tree over the block; None for other statements."""
     loop = _LOOP.match(node)
     if loop is None:
@@ -117,7 +117,7 @@ def reduction_tree(site: Site, node: Node, blocks: set[int]) -> Tree | None:
     tail = _tail(site, node, combined, live) if live > 1 else None
     if live > 1 and tail is None:
         return None
-    return Tree(node, combined, live, descending, barrier_first, loop["until"], s, tail)
+    return ReductionTree(node, combined, live, descending, barrier_first, loop["until"], s, tail)
 
 
 def _statements(body: Node) -> list[Node]:
@@ -213,7 +213,7 @@ def _tail(site: Site, loop: Node, combined: tuple[Combined, ...], live: int) -> 
     return statement if distance == 0 else None
 
 
-def _only_first_used(site: Site, tree: Tree, trees: list[Tree]) -> bool:
+def _only_first_used(site: Site, tree: ReductionTree, trees: list[ReductionTree]) -> bool:
     """Whether nothing reads other elements of the arrays after the tree: those come out otherwise."""
     around = next((n for n in ancestors(tree.loop, site.body) if n.type in _LOOPS), None)
     end = tree.tail.end_byte if tree.tail is not None else tree.loop.end_byte
@@ -250,7 +250,7 @@ def _by_first(site: Site, node: Node) -> bool:
     return False
 
 
-def _edits(site: Site, trees: list[Tree], kinds: dict[str, str], form: str) -> list[Edit]:
+def _edits(site: Site, trees: list[ReductionTree], kinds: dict[str, str], form: str) -> list[Edit]:
     helpers: dict[tuple[Operation, str, str], str] = {}
     edits: list[Edit] = []
     for tree in trees:
@@ -268,11 +268,11 @@ def _edits(site: Site, trees: list[Tree], kinds: dict[str, str], form: str) -> l
             continue
         edits.append(Edit(span(strip(tree.condition)), f"{tree.variable} >= {WARP}"))
         if tree.tail is not None:
-            edits.append(Edit(span(tree.tail), after))
+            edits.append(Edit.replace(tree.tail, after))
         else:
-            edits.append(Edit(Span(tree.loop.end_byte, tree.loop.end_byte), f"\n{indent}{after}"))
+            edits.append(Edit.insert(tree.loop.end_byte, f"\n{indent}{after}"))
     written = [_helper(site, name, form, *key) for key, name in helpers.items()]
-    return [Edit(Span(site.declaration_start, site.declaration_start), "".join(written)), *edits]
+    return [Edit.insert(site.declaration_start, "".join(written)), *edits]
 
 
 def _helper(site: Site, name: str, form: str, operation: Operation, kind: str, function: str) -> str:

@@ -93,4 +93,4 @@ def _edits(site: Site, scans: list[BlockScan]) -> list[Edit]:
         helpers.setdefault(scan.type, site.fresh("block_scan", list(helpers.values())))
     written = (template("engine.rules", "block_scan").render(name=name, T=kind) for kind, name in helpers.items())
     calls = [scan.call(site, helpers[scan.type]) for scan in scans]
-    return [Edit(Span(site.declaration_start, site.declaration_start), "".join(written)), *calls]
+    return [Edit.insert(site.declaration_start, "".join(written)), *calls]

@@ -4,12 +4,9 @@ Source of the method: G. Ruetsch and P. Micikevicius, "Optimizing Matrix Transpo
 threads. Fewer threads wait at each barrier, their index arithmetic is shared, and each has several loads in flight.
 """
 
-from collections.abc import Sequence
-
 from engine.cuda.syntax import compact
 from engine.rewrite import Edits, Proposals, Site, merge, proposal
-from engine.rules.idioms import WARP, BarrierSegment, NoSegments, segments_of
-from engine.rules.idioms.segments import looped
+from engine.rules.idioms import WARP, BarrierSegment, NoSegments, looped, segments_of
 
 _FACTORS = (4, 2, 8)
 _LEAST_THREADS = 64
@@ -47,7 +44,7 @@ class BlockRows:
             )
 
 
-def _edits(site: Site, segments: Sequence[BarrierSegment], columns: int, rows: int, factor: int) -> Edits | None:
+def _edits(site: Site, segments: list[BarrierSegment], columns: int, rows: int, factor: int) -> Edits | None:
     first = site.fresh("first")
     line = site.fresh("line", (first,))
     loop = f"for (int {first} = 0; {first} < {rows}; {first} += {rows // factor}) {{\nconst int {line} = {first} + threadIdx.y;"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.cuda.questions import assigned, declarators, declared_type, pure_value, written
-from engine.cuda.syntax import called, children, inside, names, span, text, walk
-from engine.rewrite import Declared, Edit, Node, Pattern, Proposals, Scope, Site, Span, proposal, template
+from engine.cuda.syntax import called, children, inside, names, text, walk
+from engine.rewrite import Declared, Edit, Node, Pattern, Proposals, Scope, Site, proposal, template
 
 Kind = Literal["exponentials", "squares"]
 _EXPONENTIALS = frozenset({"expf", "exp", "__expf", "exp2f", "exp2", "hexp"})
@@ -32,7 +32,7 @@ _DIFFERENCE = Pattern("$x - $m")
 
 
 @dataclass(frozen=True)
-class Loop:
+class PassLoop:
     """A counted `for` loop with one statement besides declarations, which adds to (or raises) one variable."""
 
     node: Node
@@ -59,8 +59,8 @@ class Passes:
     """
 
     kind: Kind
-    first: Loop
-    second: Loop
+    first: PassLoop
+    second: PassLoop
     value: str
     type: str
     reference: str
@@ -100,25 +100,25 @@ def _rewrite(site: Site, found: Passes, snippet: str) -> list[Edit]:
     lines = ([site.render(first.statement.start_byte, first.statement.end_byte)] if statement else []) + each
     body = first.statement.parent
     if body is not None and body.type == "compound_statement":
-        loop = Edit(span(first.statement), f"\n{inner}".join(lines))
+        loop = Edit.replace(first.statement, f"\n{inner}".join(lines))
     else:
         deep = outer + unit
-        loop = Edit(span(first.statement), "{\n" + "".join(f"{deep}{x}\n" for x in lines) + f"{outer}}}")
+        loop = Edit.replace(first.statement, "{\n" + "".join(f"{deep}{x}\n" for x in lines) + f"{outer}}}")
     start = first.node.start_byte
     above = first.node.prev_sibling
     if above is not None and above.type == "preproc_call":  # an unroll pragma
         start = above.start_byte
     edits = [
-        Edit(Span(start, start), "".join(f"{x}\n{outer}" for x in before)),
-        Edit(span(first.start), text(second.start)),
+        Edit.insert(start, "".join(f"{x}\n{outer}" for x in before)),
+        Edit.replace(first.start, text(second.start)),
         loop,
     ]
     if after:
-        edits.append(Edit(Span(first.node.end_byte, first.node.end_byte), "".join(f"\n{outer}{x}" for x in after)))
+        edits.append(Edit.insert(first.node.end_byte, "".join(f"\n{outer}{x}" for x in after)))
     pragma = second.node.prev_sibling
     if pragma is not None and pragma.type == "preproc_call":
         edits.append(Edit(site.line_span(pragma), ""))
-    edits.append(Edit(span(second.node), f"\n{site.indent_at(second.node.start_byte)}".join(instead)))
+    edits.append(Edit.replace(second.node, f"\n{site.indent_at(second.node.start_byte)}".join(instead)))
     return edits
 
 
@@ -167,7 +167,7 @@ def passes(site: Site) -> Iterator[Passes]:
                     break
 
 
-def _loop(scope: Scope, node: Node) -> Loop | None:
+def _loop(scope: Scope, node: Node) -> PassLoop | None:
     found = _LOOP.match(node)
     if found is None or text(found["i"]) in written(found["body"]):
         return None
@@ -193,7 +193,7 @@ def _loop(scope: Scope, node: Node) -> Loop | None:
     if target in values or target in names(found["condition"]) or target in names(value):
         return None
     parts = (text(found["i"]), found["start"], found["condition"], found["update"])
-    return Loop(node, *parts, last, target, declared, operation, value, values)
+    return PassLoop(node, *parts, last, target, declared, operation, value, values)
 
 
 def _bare(node: Node) -> Node:
@@ -202,7 +202,7 @@ def _bare(node: Node) -> Node:
     return node
 
 
-def _pair(scope: Scope, shared: set[str], first: Loop, second: Loop) -> Passes | None:
+def _pair(scope: Scope, shared: set[str], first: PassLoop, second: PassLoop) -> Passes | None:
     if second.operation != "sum" or first.declared == second.declared:
         return None
     if _header(scope, first) != _header(scope, second):
@@ -261,19 +261,19 @@ def _stores(statements: list[Node], shared: set[str]) -> bool:
     return False
 
 
-def _header(scope: Scope, loop: Loop) -> tuple[str, str]:
+def _header(scope: Scope, loop: PassLoop) -> tuple[str, str]:
     update = text(loop.update).replace(" ", "").replace(loop.variable, "#")
     update = "#++" if update in ("++#", "#+=1") else update
     return _canonical(scope, loop, loop.condition), update
 
 
-def _one_later(scope: Scope, first: Loop, second: Loop) -> bool:
+def _one_later(scope: Scope, first: PassLoop, second: PassLoop) -> bool:
     """Whether the first loop leaves out the element that its target starts from."""
     a, b = scope.index(first.start), scope.index(second.start)
     return a is not None and b is not None and a.plus(b, -1).constant == 1
 
 
-def _canonical(scope: Scope, loop: Loop, node: Node) -> str:
+def _canonical(scope: Scope, loop: PassLoop, node: Node) -> str:
     """The expression in one spelling: the counter as `#`, the body's variables by their values, elements by number."""
     node = _bare(node)
     if node.type == "identifier":
@@ -293,7 +293,7 @@ def _canonical(scope: Scope, loop: Loop, node: Node) -> str:
     return " ".join(_canonical(scope, loop, c) for c in node.children if c.type != "comment")
 
 
-def _summed(scope: Scope, loop: Loop, value: str) -> tuple[Kind, str, str, str, str] | None:
+def _summed(scope: Scope, loop: PassLoop, value: str) -> tuple[Kind, str, str, str, str] | None:
     """(kind, reference, function, scale, factor) of what the loop adds; None where it is neither kind."""
 
     def fixed(node: Node) -> bool:
@@ -326,7 +326,7 @@ def _operator(node: Node) -> str:
     return text(node.child_by_field_name("operator") or node)
 
 
-def _squares(scope: Scope, loop: Loop, node: Node, value: str) -> str | None:
+def _squares(scope: Scope, loop: PassLoop, node: Node, value: str) -> str | None:
     """The reference of a squared deviation."""
     square = _SQUARE.match(node, f=lambda n: text(n).removeprefix("std::") in _POWERS)
     sides = [side for name, side in square.items() if name != "f"] if square is not None else []
@@ -334,7 +334,7 @@ def _squares(scope: Scope, loop: Loop, node: Node, value: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _value_of(loop: Loop, node: Node) -> Node:
+def _value_of(loop: PassLoop, node: Node) -> Node:
     node = _bare(node)
     steps = 0
     while node.type == "identifier" and text(node) in loop.values and steps < 8:
@@ -342,7 +342,7 @@ def _value_of(loop: Loop, node: Node) -> Node:
     return node
 
 
-def _deviation(scope: Scope, loop: Loop, node: Node, value: str) -> str | None:
+def _deviation(scope: Scope, loop: PassLoop, node: Node, value: str) -> str | None:
     """The name subtracted from the element: `m` of `x[i] - m`."""
     found = _DIFFERENCE.match(node)
     reference = _bare(found["m"]) if found is not None else node
@@ -351,7 +351,7 @@ def _deviation(scope: Scope, loop: Loop, node: Node, value: str) -> str | None:
     return text(reference) if _canonical(scope, loop, found["x"]) == value else None
 
 
-def _outside(loop: Loop, node: Node) -> bool:
+def _outside(loop: PassLoop, node: Node) -> bool:
     return (
         pure_value(node)
         and not names(node) & {loop.variable, *loop.values}

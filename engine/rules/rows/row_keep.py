@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from engine.cuda.questions import Number, assigned, unconditional, written
 from engine.cuda.syntax import children, inside, names, root_name, strip, text, tokens, walk
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, is_plain, proposal, reindent
+from engine.rewrite import Case, Edit, Node, Proposals, Scope, Site, Span, is_plain, proposal, reindent
 from engine.rules.idioms import StrideLoop, definition, size_of, stride_loop
-from engine.spec.kernel_spec import Case
 
 _MOST_BYTES = 256  # of one thread: a quarter of its registers
 _FEWEST = 2  # elements of a thread: below that there is nothing to overlap

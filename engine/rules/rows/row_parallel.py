@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.questions import Declared, assigned, children, inside, span, strip, text, walk
+from engine.cuda.questions import Declared, assigned, children, inside, strip, text, walk
 from engine.rewrite import Edit, Families, Family, Node, Proposal, Proposals, Scope, Site, Span, merge, proposal
 from engine.rewrite.wording import ceil_div, is_plain, reindent
-from engine.rules.idioms import Reduction, StrideLoop, fits_bounds
+from engine.rules.idioms import fits_bounds
+from engine.rules.idioms.strided_loop import Reduction, StrideLoop
 from engine.rules.rows.row_work import RowWork, SharedLoop, row_work
 
 Team = Literal["warp", "block", "column"]
@@ -143,7 +144,7 @@ def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
     value = _initialiser(declaration, work.index.name)
     if value is None:
         return None
-    edits.append(Edit(span(value), mapping.row))
+    edits.append(Edit.replace(value, mapping.row))
     if mapping.lane_value:
         indent = site.indent_at(declaration.start_byte)
         edits.append(_after(declaration, f"\n{indent}const int {mapping.lane} = {mapping.lane_value};"))
@@ -161,7 +162,7 @@ def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
                 chosen = f"{mapping.lane} == 0 ? {reduction.name} : {neutral}"
                 resets += f"{reduction.name} = {chosen};\n{indent}"
         if resets:
-            edits.append(Edit(Span(_start(shared.loop.node), _start(shared.loop.node)), resets))
+            edits.append(Edit.insert(_start(shared.loop.node), resets))
         if results:
             edits.append(_after(shared.loop.node, results))
     for group in _groups(site, work.stores):
@@ -173,7 +174,7 @@ def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
         edits += leave
     if texts:
         at = site.declaration_start
-        edits.append(Edit(Span(at, at), "".join(t + "\n" for t in texts)))
+        edits.append(Edit.insert(at, "".join(t + "\n" for t in texts)))
     return edits
 
 
@@ -186,7 +187,7 @@ def _initialiser(declaration: Node, name: str) -> Node | None:
 
 
 def _after(node: Node, added: str) -> Edit:
-    return Edit(Span(node.end_byte, node.end_byte), added)
+    return Edit.insert(node.end_byte, added)
 
 
 def _start(node: Node) -> int:
@@ -233,9 +234,9 @@ def _share(loop: StrideLoop, mapping: _Mapping, from_first: bool) -> list[Edit]:
     wide = loop.type not in ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "uint", "auto")
     lane = f"static_cast<{loop.type}>({mapping.lane})" if wide and first != "0" else mapping.lane
     start = lane if first in ("0", "0u", "0U") else f"{first if is_plain(first) else f'({first})'} + {lane}"
-    edits = [Edit(span(loop.start), start)]
+    edits = [Edit.replace(loop.start, start)]
     if update is not None:
-        edits.append(Edit(span(update), f"{loop.variable} += {mapping.size}"))
+        edits.append(Edit.replace(update, f"{loop.variable} += {mapping.size}"))
     return edits
 
 

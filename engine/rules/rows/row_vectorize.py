@@ -21,8 +21,7 @@ from engine.cuda.questions import (
     written,
 )
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal, reindent
-from engine.rewrite.wording import factor_text
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, factor_text, merge, proposal, reindent
 from engine.rules.idioms import StrideLoop, aligned, definition, global_axis, in_parameters, packs, stride_loop, widths
 from engine.rules.idioms.packs import pack_bytes, pack_size
 from engine.rules.idioms.shared_elements import combining, counters, lasting, orderless, own_elements

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from engine.cuda.questions import Polynomial, assigned, children, inside, names, pure_value, strip, text, walk
 from engine.rewrite import Node, Scope, Site, Use
-from engine.rules.idioms import Index, Reduction, ThreadMap, in_parameters, thread_map, thread_uses_outside
-from engine.rules.idioms.loop_reduction import reductions
-from engine.rules.idioms.strided_loop import StrideLoop, inclusive_loop, stride_loop
+from engine.rules.idioms import Index, ThreadMap, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms.strided_loop import Reduction, StrideLoop, inclusive_loop, reductions, stride_loop
 
 _PLACE = "loop variable"  # no C name, so it cannot collide
 
@@ -44,7 +43,7 @@ class _Other(Exception):
 
 
 @dataclass
-class _Reader:
+class _RowReader:
     site: Site
     scope: Scope
     types: frozenset[str]
@@ -132,7 +131,7 @@ def row_work(site: Site) -> RowWork | None:
         return None
     if any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node)):
         return None
-    reader = _Reader(site, scope, site.type_names)
+    reader = _RowReader(site, scope, site.type_names)
     try:
         reader.statements(form.work)
     except _Other:

@@ -4,12 +4,10 @@ A segment begins anywhere: vectors start at multiples of their size, and those t
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 from engine.cuda.syntax import operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, merge, proposal
-from engine.rules.idioms import StrideLoop, aligned, definition, packs, widths, with_pragma
-from engine.rules.idioms.packs import pack_bytes
+from engine.rules.idioms import StrideLoop, aligned, definition, pack_bytes, packs, widths, with_pragma
 from engine.rules.rows import row_vectorize
 from engine.rules.rows.row_vectorize import RowUse, VectorLoop
 
@@ -34,7 +32,7 @@ class SegmentVectorize:
     def propose(self, site: Site) -> Proposals:
         if not site.sound or not site.pointers_distinct:
             return
-        for order, segments in enumerate(row_vectorize.alike_loops(site, partial(_segment, site))):
+        for order, segments in enumerate(row_vectorize.alike_loops(site, lambda loop: _segment(site, loop))):
             loops = [s.loop for s in segments]
             uses = row_vectorize.vector_uses(site, loops, together=segments[0].first != "")
             if uses is None:
@@ -117,6 +115,3 @@ def _vectorized(site: Site, segments: list[_Segment], found: list[list[RowUse]],
         ]
         edits = [*edits, Edit(Span(with_pragma(loop.node), loop.node.end_byte), "\n".join(lines))]
     return merge(site.in_file(*edits))
-
-
-__all__ = ["SegmentVectorize"]

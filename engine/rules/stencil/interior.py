@@ -1,7 +1,6 @@
 """A copy of a loop without the tests of its neighbours, for threads that have all of them."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -146,7 +145,7 @@ def _counters(site: Site, node: Node) -> dict[str, _Counter]:
     return found
 
 
-def _outermost(scope: Scope, node: Node, condition: Node, counters: Mapping[str, _Counter]) -> Node | None:
+def _outermost(scope: Scope, node: Node, condition: Node, counters: dict[str, _Counter]) -> Node | None:
     """The outermost loop around the node in which nothing that the condition tests changes but counters; None without one."""
     found = None
     for above in ancestors(node, scope.body):
@@ -183,7 +182,7 @@ def _definition(scope: Scope, name: str, at: Node, loop: Node) -> Node | None:
 
 
 def _worst(
-    site: Site, scope: Scope, part: Node, negated: bool, counters: Mapping[str, _Counter], loop: Node
+    site: Site, scope: Scope, part: Node, negated: bool, counters: dict[str, _Counter], loop: Node
 ) -> list[str] | None:
     """The comparison for the values of counters for which it is least likely; None where they cannot be told."""
     part = strip(part)
@@ -237,7 +236,7 @@ def _signed(site: Site, scope: Scope, node: Node, loop: Node) -> bool:
     return True
 
 
-def _with(site: Site, scope: Scope, node: Node, values: Mapping[str, str], loop: Node) -> str:
+def _with(site: Site, scope: Scope, node: Node, values: dict[str, str], loop: Node) -> str:
     """The expression with numbers for counters and definitions for what the loop defines."""
     changes = []
     for at in walk(node):

@@ -7,8 +7,7 @@ from math import prod
 from engine.cuda.questions import children, declarators, inside, is_unroll, names, operands, pure, strip, text, walk
 from engine.rewrite import Node, Site
 from engine.rules.idioms import ThreadMap, covered, element_size, inclusive_loop, stride_loop
-from engine.rules.stencil.stencil_block import may_repeat
-from engine.rules.stencil.stencil_form import Stencil, patches, stencils
+from engine.rules.stencil.stencil_form import Stencil, may_repeat, patches, stencils
 
 VECTOR_BYTES = 16
 _MOST_TURNS = 32  # of a loop over neighbours, which is unrolled
@@ -25,7 +24,7 @@ class Exit:
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerLoop:
     """A test of a neighbour within loops over neighbours, which all elements inside pass (`holds`: where the condition holds).
 
     `counters` are the loops' variables with their first and last value, `before` what the loops declare before it, `drop` the text that
@@ -45,7 +44,7 @@ class Work:
 
     kept: tuple[Node, ...]
     exits: tuple[tuple[int, Exit], ...]  # with the number of `kept` before it
-    inner: tuple[Inner, ...] = ()
+    inner: tuple[InnerLoop, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def _work(site: Site, mapping: ThreadMap) -> Work | None:
     """The work of an element that does not end early; None where it is no straight line."""
     kept: list[Node] = []
     exits: list[tuple[int, Exit]] = []
-    inner: list[Inner] = []
+    inner: list[InnerLoop] = []
     drop = {i.declaration for i in mapping.indices}
 
     def take(statements: Sequence[Node]) -> bool:
@@ -128,7 +127,7 @@ def _work(site: Site, mapping: ThreadMap) -> Work | None:
 
 def _loop(
     site: Site, statement: Node, counters: Mapping[str, tuple[int, int]], before: tuple[Node, ...]
-) -> list[Inner] | None:
+) -> list[InnerLoop] | None:
     """The tests within a loop whose first and last value are numbers; None where its body is more than tests of neighbours and sums."""
     exclusive = stride_loop(statement)
     loop = exclusive or inclusive_loop(statement)
@@ -140,11 +139,11 @@ def _loop(
 
 def _tests(
     site: Site, statements: Sequence[Node], counters: Mapping[str, tuple[int, int]], before: tuple[Node, ...]
-) -> list[Inner] | None:
-    found: list[Inner] = []
+) -> list[InnerLoop] | None:
+    found: list[InnerLoop] = []
     for statement in statements:
         condition, then = statement.child_by_field_name("condition"), statement.child_by_field_name("consequence")
-        inner: list[Inner] | None = []
+        inner: list[InnerLoop] | None = []
         if statement.type == "declaration":
             before = (*before, statement)
         elif statement.type == "for_statement":
@@ -154,7 +153,7 @@ def _tests(
             if statement.child_by_field_name("alternative") is not None or not _convex(condition, not ends):
                 return None
             drop = (statement.start_byte, statement.end_byte if ends else then.start_byte)
-            found.append(Inner(condition, not ends, counters, before, drop))
+            found.append(InnerLoop(condition, not ends, counters, before, drop))
             inner = [] if ends else _tests(site, _statements(then), counters, before)
         elif statement.type != "expression_statement" and not is_unroll(statement):
             return None
@@ -233,7 +232,7 @@ def conditions(match: Packed, number: int) -> list[Node] | None:
     return _needed(end.condition, match.work.kept[:before])
 
 
-def inner_conditions(match: Packed, test: Inner) -> list[Node] | None:
+def inner_conditions(match: Packed, test: InnerLoop) -> list[Node] | None:
     """The same of a test within loops."""
     return _needed(test.condition, (*match.work.kept, *test.before))
 
@@ -254,6 +253,3 @@ def _needed(condition: Node, before: Sequence[Node]) -> list[Node] | None:
 
 def _loads(node: Node) -> bool:
     return any(n.type in ("subscript_expression", "pointer_expression", "call_expression") for n in walk(node))
-
-
-__all__ = ["VECTOR_BYTES", "Exit", "Inner", "Packed", "Work", "conditions", "inner_conditions", "packed"]

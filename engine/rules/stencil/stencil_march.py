@@ -10,8 +10,7 @@ from math import prod
 from engine.cuda.questions import number
 from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Values, added, grouped_text
 from engine.rules.idioms import AXES, Index, covered, fits_bounds
-from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
-from engine.rules.stencil.stencil_form import Read, Stencil, stencils
+from engine.rules.stencil.stencil_form import BodyLoop, Read, Shape, Stencil, launched, may_repeat, repeated, stencils
 
 # Our choice: whole warps along x, so that rows are read coalesced; steps to a thread; planes that are loaded before they are needed.
 _CHOICES = ((32, 8, 8, 1), (32, 8, 4, 1), (32, 4, 8, 1), (64, 4, 16, 2), (32, 8, 16, 0))
@@ -106,7 +105,7 @@ class StencilMarch(MatchedRule[Marched]):
             inside += _advance(column, queue, plane, names)
             reads |= {(r.node.start_byte, r.node.end_byte): _place(column, queue, r) for r in column.reads}
         unroll = "#pragma unroll" if steps <= _MOST_UNROLLED else "#pragma unroll 4"
-        edits: list[Edit] = repeated(site, shape, index, Loop(step, before, [unroll], inside), reads)
+        edits: list[Edit] = repeated(site, shape, index, BodyLoop(step, before, [unroll], inside), reads)
         made = launched(site, match.columns[0].form, shape, edits)
         arrays = " and ".join(c.form.array for c in match.columns)
         summary = (
@@ -175,6 +174,3 @@ def _load(form: Stencil, target: str, names: _MarchNames) -> list[str]:
 
 def _place(column: Column, queue: str, read: Read) -> str:
     return f"{queue}[{read.distance['z'].plus(number(column.low), -1).render()}]"
-
-
-__all__ = ["StencilMarch"]

@@ -14,9 +14,8 @@ from engine.cuda.questions import Polynomial, children, declarators, inside, is_
 from engine.rewrite import Change, Edit, Edits, LaunchConfig, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
 from engine.rules.idioms import AXES, Axis, aligned, covered, covers, fits_bounds, packs
-from engine.rules.stencil.pack_form import VECTOR_BYTES, Inner, Packed, conditions, inner_conditions, packed
-from engine.rules.stencil.stencil_block import least
-from engine.rules.stencil.stencil_form import Stencil
+from engine.rules.stencil.pack_form import VECTOR_BYTES, InnerLoop, Packed, conditions, inner_conditions, packed
+from engine.rules.stencil.stencil_form import Stencil, least
 
 # Our choice: blocks whose warps read whole lines along x; rows to a thread.
 _CHOICES = {
@@ -193,7 +192,7 @@ class _PackWriter:
             lines += self._inner_test(test)
         return [f"bool {self.within} = {begin};", *(self._each(lines) if lines else [])]
 
-    def _inner_test(self, test: Inner) -> list[str]:
+    def _inner_test(self, test: InnerLoop) -> list[str]:
         """A test within loops, at the first and last value of each counter that it knows of."""
         declared = [
             self.site.render(part.start_byte, part.end_byte) for part in inner_conditions(self.match, test) or []
@@ -423,6 +422,3 @@ def _launched(match: Packed, block: tuple[int, int, int], rows: int, edits: list
 def _covers(site: Site, after: Iterable[LaunchConfig], axis: Axis, bound: str, per: int) -> bool:
     k = AXES.index(axis)
     return covers(site, bound, tuple((c.grid[k], c.block[k]) for c in after), per)
-
-
-__all__ = ["StencilPack"]

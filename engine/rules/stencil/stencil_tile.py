@@ -10,8 +10,7 @@ from math import prod
 from engine.cuda.questions import Polynomial, children, number
 from engine.rewrite import Edit, Edits, Proposals, Site, Span, added, grouped_text, is_plain, proposal
 from engine.rules.idioms import AXES, Axis, covered, element_size, fits_bounds
-from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
-from engine.rules.stencil.stencil_form import Read, Stencil, stencils
+from engine.rules.stencil.stencil_form import BodyLoop, Read, Shape, Stencil, launched, may_repeat, repeated, stencils
 
 # Threads along x, y, z and elements per thread along the last axis: whole warps along x.
 _SHAPES: dict[int, tuple[tuple[tuple[int, int, int], int], ...]] = {
@@ -99,7 +98,7 @@ def _rewrite(site: Site, form: Stencil, shape: Shape) -> Edits | None:
         index = form.map.index(shape.along)
         if index is None:
             return None
-        edits = repeated(site, shape, index, Loop(step, load), reads)
+        edits = repeated(site, shape, index, BodyLoop(step, load), reads)
     return launched(site, form, shape, edits)
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from engine.campaign.headroom import pipes_us
-from engine.predict.sass import KernelCode, Loop
+from engine.predict.sass import CodeLoop, KernelCode
 from engine.predict.targets import figures_for
 
 
 def test_special_functions_are_a_floor_of_their_own() -> None:
     figures = figures_for("sm_90")
-    loop = Loop(
+    loop = CodeLoop(
         parent=-1, depth=0, instructions=100, fp32=8, fp64=0, mufu=4, shuffles=0, barriers=0, local=0, tensor=0,
         memory=(), loads=0, load_batches=0, shared_batches=0,
     )  # fmt: skip

@@ -9,10 +9,10 @@ import pytest
 
 from engine.compile import kept_whole
 from engine.compile.kept_whole import WholeBuilds
-from engine.compile.whole import Options, WholeFile
+from engine.compile.whole import WholeFile, WholeOptions
 from engine.process.sandbox import NoSandbox
 
-OPTIONS = Options((), "c++17", (), "sm_90")
+OPTIONS = WholeOptions((), "c++17", (), "sm_90")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_other_text_options_instances_and_headers_are_built(built: list[bytes], 
     builds.build({"a.cu": b"1"}, "a.cu", OPTIONS)
     builds.build({"a.cu": b"2"}, "a.cu", OPTIONS)
     builds.build({"a.cu": b"1", "b.cuh": b""}, "a.cu", OPTIONS)
-    builds.build({"a.cu": b"1"}, "a.cu", Options(("N=1",), "c++17", (), "sm_90"))
+    builds.build({"a.cu": b"1"}, "a.cu", WholeOptions(("N=1",), "c++17", (), "sm_90"))
     builds.build({"a.cu": b"1"}, "a.cu", OPTIONS, ("k<1>",))
     assert len(built) == 5
     assert not builds.taken

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from engine.cuda.edit import edit_program
-from engine.cuda.host_scope import UnknownName
+from engine.cuda.host_scope import UnknownHostName
 from engine.cuda.launch import block_constants, relaunch, set_constant, sites
 from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse
@@ -81,7 +81,7 @@ def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
 )  # fmt: skip
 def test_what_only_the_running_host_knows_has_a_name(host, name):
     if name is not None:
-        with pytest.raises(UnknownName) as caught:
+        with pytest.raises(UnknownHostName) as caught:
             evaluate(program(host), spec(), 0, {"n": 1000})
         assert caught.value.name == name
         assert f"give '{name}' a value in every case" in caught.value.do
@@ -253,14 +253,14 @@ def test_a_product_passed_for_a_parameter_is_known_wherever_it_stands():
     host = "void h(float* x, int b, int t, int m) { int g = (b*t * 32 + 63) / 64; k<<<g, 64>>>(x, b * t, m); }"
     assert evaluate(program(host), spec(), 0, {"n": 1000}) == config((500,), (64,))
     other = host.replace("b*t * 32", "t * 32")  # one of its factors alone is not
-    with pytest.raises(UnknownName) as caught:
+    with pytest.raises(UnknownHostName) as caught:
         evaluate(program(other), spec(), 0, {"n": 1000})
     assert (caught.value.name, caught.value.in_block) == ("t", False)
 
 
 def test_a_name_that_the_block_needs_is_told_from_one_that_the_grid_needs():
     host = "void h(float* x, int n, int m, int side) { dim3 b(side, side); k<<<dim3(n / side, m), b>>>(x, n, m); }"
-    with pytest.raises(UnknownName) as caught:
+    with pytest.raises(UnknownHostName) as caught:
         evaluate(program(host), spec(), 0, {"n": 1000})
     assert (caught.value.name, caught.value.in_block) == ("side", True)
     assert evaluate(program(host), spec(), 0, {"n": 1000, "side": 10}) == config((100, 2000), (10, 10))

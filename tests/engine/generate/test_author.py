@@ -15,7 +15,7 @@ from engine.generate.author import Author, place_kernel, workplace
 from engine.generate.messages import Prompts
 from engine.generate.strategies import STRATEGIES
 from engine.generate.task import Task, read_task
-from engine.generate.trial import Tried
+from engine.generate.trial import TriedKernel
 from engine.llm.answers import EditError
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
 from engine.llm.edits import Workplace
@@ -151,8 +151,8 @@ def test_every_recorded_kernel_can_be_placed(path: Path) -> None:
     assert placed.data != program.data
 
 
-def wrong(program: Program) -> Tried:
-    return Tried(
+def wrong(program: Program) -> TriedKernel:
+    return TriedKernel(
         Outcome.WRONG_RESULT, Failure("'y' differs: 3 instead of 77.125", case="rows=7,cols=129", argument="y", index=5)
     )
 
@@ -175,7 +175,7 @@ def test_a_launch_that_is_refused_goes_back_without_the_case_it_was_refused_in(t
     door = Answers("a plan", kernel("y[0] = 1;"), kernel("y[0] = 2;"))
     reason = "a grid extent of 0 in the case rows=7, cols=129: <<<(0, 1, 1), (64, 1, 1), 0>>>"
     author(door, repairs=1).draft(
-        task, STRATEGIES[0], "", place, lambda program: Tried(Outcome.SCREENED_OUT, Failure(reason))
+        task, STRATEGIES[0], "", place, lambda program: TriedKernel(Outcome.SCREENED_OUT, Failure(reason))
     )
     told = door.asked[-1][-1]
     assert "it may not be used" in told
@@ -213,8 +213,8 @@ def test_every_fault_of_a_model_is_how_a_strategy_ends(
 def test_what_the_machine_cannot_run_does_not_go_back(task: Task, place: Workplace) -> None:
     door = Answers("a plan", kernel("y[0] = 1;"), kernel("y[0] = 2;"))
 
-    def test(program: Program) -> Tried:
-        return Tried(Outcome.SCREENED_OUT, Failure("cannot run CUB"), final=True)
+    def test(program: Program) -> TriedKernel:
+        return TriedKernel(Outcome.SCREENED_OUT, Failure("cannot run CUB"), final=True)
 
     draft = author(door).draft(task, STRATEGIES[0], "", place, test)
     assert (draft.ending, draft.repairs) == ("screened_out", 0)

@@ -5,13 +5,13 @@ import pytest
 from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
 from engine.predict.footprint import Footprint, footprint
-from engine.predict.sass import KernelCode, Loop
+from engine.predict.sass import CodeLoop, KernelCode
 
 LAUNCH = LaunchConfig((10, 1, 1), (64, 1, 1))  # 20 warps
 
 
-def loop(instructions: int, parent: int = -1) -> Loop:
-    return Loop(
+def loop(instructions: int, parent: int = -1) -> CodeLoop:
+    return CodeLoop(
         parent=parent, depth=parent + 1, instructions=instructions, fp32=0, fp64=0, mufu=0, shuffles=0, barriers=0, local=0,
         tensor=0, memory=(), loads=0, load_batches=0, shared_batches=0,
     )  # fmt: skip

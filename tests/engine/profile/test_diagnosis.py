@@ -3,7 +3,7 @@ import pytest
 from engine.model import LaunchConfig
 from engine.predict.targets import target_for
 from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose, diagnose_static
-from engine.profile.source_lines import Site, SourceLines
+from engine.profile.source_lines import SourceLines, SourceSite
 from tests.engine.profile.samples import BANDWIDTH, evidence, profile, step
 
 TARGET = target_for("sm_90")
@@ -98,10 +98,10 @@ def test_wide_accesses_are_not_called_uncoalesced():
 
 
 def test_the_line_where_counters_were_mapped():
-    found = finding(of(step(LOAD_SECTORS=32e6), lines=[SourceLines(Site(17, 32e6, 4e6, 1e6))]), "uncoalesced")
+    found = finding(of(step(LOAD_SECTORS=32e6), lines=[SourceLines(SourceSite(17, 32e6, 4e6, 1e6))]), "uncoalesced")
     assert found.text == "uncoalesced access: 32 sectors per request (ideal: 4), line 17"
     assert found.line == 17
-    assert "uncoalesced" not in of(step(LOAD_SECTORS=4e6), lines=[SourceLines(Site(17, 4e6, 4e6, 1e6))]).codes
+    assert "uncoalesced" not in of(step(LOAD_SECTORS=4e6), lines=[SourceLines(SourceSite(17, 4e6, 4e6, 1e6))]).codes
 
 
 def test_counted_ideals_go_before_guessed_ones():
@@ -114,7 +114,7 @@ def test_the_line_that_executes_most_is_named():
     assert hot.text.endswith("; line 12 executes 61 % of the instructions")
     assert "line 12" not in of(lines=[SourceLines(None, 12, 0.2)]).text
     first, second = step("a", DURATION=10_000), step("b", DURATION=90_000)
-    several = of(first, second, lines=[SourceLines(Site(3, 32e6, 4e6, 1e6), 3, 0.9), SourceLines(None, 8, 0.5)])
+    several = of(first, second, lines=[SourceLines(SourceSite(3, 32e6, 4e6, 1e6), 3, 0.9), SourceLines(None, 8, 0.5)])
     assert several.text.endswith("; line 8 executes 50 % of the instructions")  # of the longer step
     assert [f.line for f in several.findings if f.code == "uncoalesced"] == [3]  # said of its own step alone
 

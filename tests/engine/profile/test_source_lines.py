@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from engine.model import LaunchConfig
 from engine.profile.counters import SITE_EXECUTED, SITE_IDEAL, SITE_SECTORS, Counter, StepProfile
-from engine.profile.source_lines import Site, SourceLines, lines_of, sites, source_lines, worst_site
+from engine.profile.source_lines import SourceLines, SourceSite, lines_of, sites, source_lines, worst_site
 
 LISTING = """
 	.section	.text._Z5otherPf,"ax",@progbits
@@ -46,11 +46,11 @@ def test_an_instruction_belongs_to_the_line_of_the_file_it_was_inlined_into():
 
 
 def test_sectors_by_line():
-    assert sites(STEP, LISTING, "src/k.cu") == [Site(12, 320, 40, 10), Site(14, 40, 40, 10)]
+    assert sites(STEP, LISTING, "src/k.cu") == [SourceSite(12, 320, 40, 10), SourceSite(14, 40, 40, 10)]
 
 
 def test_the_worst_line_wastes_most():
-    assert worst_site(STEP, LISTING, "src/k.cu") == Site(12, 320, 40, 10)
+    assert worst_site(STEP, LISTING, "src/k.cu") == SourceSite(12, 320, 40, 10)
     even = replace(STEP, counters={**STEP.counters, SITE_SECTORS: counter(0, 40, 40, 1)})
     assert worst_site(even, LISTING, "src/k.cu") is None
 
@@ -58,7 +58,7 @@ def test_the_worst_line_wastes_most():
 def test_the_line_that_executes_most():
     busy = replace(STEP, counters={**STEP.counters, SITE_EXECUTED: counter(10, 60, 10, 20)})
     found = source_lines(busy, LISTING, "src/k.cu")
-    assert (found.worst, found.hottest, found.share) == (Site(12, 320, 40, 60), 12, 0.6)
+    assert (found.worst, found.hottest, found.share) == (SourceSite(12, 320, 40, 60), 12, 0.6)
     unknown = source_lines(busy, "", "src/k.cu")
     assert (unknown.worst, unknown.hottest, unknown.share) == (None, None, 0.0)
     assert source_lines(replace(STEP, counters={}), LISTING, "src/k.cu") == SourceLines()

@@ -15,7 +15,7 @@ from engine.report.branches import _DEEPEST, _MOST, branches
 from engine.report.chart import Axis, Chart, _box, _overlap, axis, places
 from engine.report.page import _environment
 from engine.report.roofline import Roofline, roofline
-from engine.report.run_folder import Counted, Node, Run, Source, read_run
+from engine.report.run_folder import Counted, Node, Run, SourceText, read_run
 from engine.report.safe_text import clean, short, upper_first
 from engine.report.sources import listings
 from tests.engine.report.make import predicted
@@ -25,7 +25,7 @@ def node(id: int, parent: int | None, outcome: str = "accepted", ratio: float | 
     return Node(id, parent, "rules", "unroll", "edit", outcome, "", ratio, ratio, ratio, float(id))
 
 
-def run_of(nodes: list[Node] | None = None, sources: tuple[Source, ...] = (), **changes: object) -> Run:
+def run_of(nodes: list[Node] | None = None, sources: tuple[SourceText, ...] = (), **changes: object) -> Run:
     result = dataclasses.replace(recorded(), **changes)  # type: ignore[arg-type]
     return Run(result, tuple(nodes or [node(0, None)]), {}, sources, "")
 
@@ -37,8 +37,8 @@ def test_what_is_not_seen_is_written_out() -> None:
     assert upper_first("bytes asked of L2") == "Bytes asked of L2"
 
 
-def source(before: str, after: str | None) -> tuple[Source, ...]:
-    return (Source(recorded().file, before.encode(), None if after is None else after.encode()),)
+def source(before: str, after: str | None) -> tuple[SourceText, ...]:
+    return (SourceText(recorded().file, before.encode(), None if after is None else after.encode()),)
 
 
 def test_sides_stand_beside_each_other_with_their_own_numbers() -> None:
@@ -131,7 +131,9 @@ def test_files_that_differ_wholly_and_endlessly_are_cut() -> None:
 
 def test_bytes_that_are_no_text_and_line_ends_of_windows() -> None:
     run = run_of(
-        sources=(Source(recorded().file, b"\xef\xbb\xbfa\r\n\xff\r\n", b"a\r\n\xff!\r\n"),), diagnosis=(), trajectory=()
+        sources=(SourceText(recorded().file, b"\xef\xbb\xbfa\r\n\xff\r\n", b"a\r\n\xff!\r\n"),),
+        diagnosis=(),
+        trajectory=(),
     )
     (listing,) = listings(run)
     assert [(r.kind, r.before, r.after) for r in listing.rows] == [("same", "a", "a"), ("changed", "\ufffd", "\ufffd!")]

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from engine.compile.program import Compiled, compile_text
+from engine.compile.cache import DiskCache
+from engine.compile.program import Compiled, compile_text, nvrtc_version
 from engine.compile.toolkit import include_folders
 from engine.cuda.edit import edit_program
 from engine.cuda.parse import parse
@@ -18,6 +19,7 @@ from engine.rewrite.proposal import Proposal
 from engine.rewrite.site import Site
 from engine.rules import make_site, rules
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Role, Step
+from tests.support.shared_work import kept_folder
 
 PATH = "kernels/a.cu"
 _HOST = "\n// host\n"
@@ -115,7 +117,20 @@ def machine_code(site: Site) -> str:
 @cache
 def _compile(source: str, expression: str, *options: str) -> Compiled:
     folders = [f"--include-path={path}" for path in include_folders()]
-    return compile_text(source, "a.cu", [expression], [*(options or ("-arch=sm_90",)), "--std=c++17", *folders])
+    chosen = [*(options or ("-arch=sm_90",)), "--std=c++17"]
+    key = repr((nvrtc_version(), source, expression, chosen))
+    kept = _kept()
+    if (found := kept.get(key)) is not None:
+        header, code = found
+        return Compiled(code, header["ptx"], tuple(header["names"]), header["log"])
+    made = compile_text(source, "a.cu", [expression], [*chosen, *folders])
+    kept.put(key, {"ptx": made.ptx, "names": made.names, "log": made.log}, made.code)
+    return made
+
+
+@cache
+def _kept() -> DiskCache:
+    return DiskCache(kept_folder() / "workbench")
 
 
 SCALE = """

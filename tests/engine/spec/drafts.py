@@ -1,12 +1,18 @@
-"""A program of one file, a draft read back as the spec it is, and a kernel with a launcher: what tests of drafts share."""
+"""A program of one file, drafts with and without trials, a draft read back as a spec, and a kernel with a launcher."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from engine.cpu import CpuMachine
+from engine.cpu.draft_probe import CpuProbe
 from engine.cuda.edit import apply
 from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import parse
 from engine.model import Program
-from engine.spec.draft import Draft
+from engine.process.sandbox import sandbox
+from engine.settings.folders import cache_folder
+from engine.spec.draft import Draft, OriginalRuns, draft
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 
@@ -21,6 +27,18 @@ void run(const float *x, float *y, int rows, int cols, int threads) {
 
 def program(code: str) -> Program:
     return Program({"k.cu": code.encode()}, "k.cu")
+
+
+def tried(code: str, folder: Path, kernel: str = "k") -> Draft:
+    """The draft that trials of the kernel on the CPU complete."""
+    made = draft(program(code), kernel)
+    machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=folder)
+    probe = CpuProbe(program(code), made.spec, machine, folder)
+    return draft(
+        program(code),
+        kernel,
+        runs=OriginalRuns(probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe),
+    )
 
 
 def read_back(program: Program, made: Draft, form: str) -> KernelSpec:

@@ -9,8 +9,7 @@ from engine.cuda.parse import parse
 from engine.spec.draft import draft
 from engine.spec.drafted_callers import passed_products
 from engine.spec.launch_config import evaluate
-from tests.engine.spec.drafts import program
-from tests.engine.spec.test_draft_foreign import _tried
+from tests.engine.spec.drafts import program, tried
 
 CODE = """
 struct Matrix { int width; };
@@ -54,7 +53,7 @@ void run(const float* x, float* y, int batch, int steps, int inner) {
 
 def test_a_size_that_the_host_computes_of_others_has_its_value(tmp_path: Path) -> None:
     """At a count that is no multiple of a row the kernel reads beyond any expression of the sizes."""
-    made = _tried(PRODUCT, tmp_path)
+    made = tried(PRODUCT, tmp_path)
     assert made.missing == ()
     arguments = {a.name: a for a in made.spec.arguments}
     assert arguments["count"].value == "batch*steps*inner"
@@ -69,7 +68,7 @@ def test_a_product_of_what_has_a_value_stays_a_size(tmp_path: Path) -> None:
     ).replace(", n);", ", n); }")
     text = program(looped)
     assert passed_products(text, parse(text.data, "k.cu").kernel("k")) == {"count": ("batch", "steps", "inner")}
-    made = _tried(looped, tmp_path)
+    made = tried(looped, tmp_path)
     arguments = {a.name: a for a in made.spec.arguments}
     assert (arguments["steps"].value, arguments["count"].value) == ("1", "")
 
