@@ -10,7 +10,7 @@ from engine.cuda.load import load_program
 from engine.errors import OptimlError
 from engine.selftest.cases import load_cases, original_text
 from engine.spec.find import find_spec
-from engine.verify.counters import added_overflow
+from engine.verify.loop_counters import added_overflow
 
 TEXT = original_text("scale").decode()
 BODY = TEXT[TEXT.index("    int i") : TEXT.index("}\n\nvoid run")]
