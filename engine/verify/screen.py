@@ -29,10 +29,10 @@ from engine.verify.allowed_assembly import ADDRESS, allowed_statements
 from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
 from engine.verify.constant_tables import is_constant_table, is_integer_constant
-from engine.verify.loop_counters import added_overflow
 from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
+from engine.verify.loop_counters import added_overflow
 from engine.verify.promises import NAME as PROMISE
 from engine.verify.promises import promises_hold
 
