@@ -1,7 +1,5 @@
 """Loads and stores through hints for the caches as plain accesses: `__ldcs(x + i)` as `x[i]`, `__stcs(&y[i], v)` as `y[i] = v`."""
 
-from __future__ import annotations
-
 from engine.cuda.syntax import called, children, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 

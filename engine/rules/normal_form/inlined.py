@@ -1,7 +1,5 @@
 """Functions that do a kernel's work on its arrays, in the kernel itself."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Pointer parameters that are moved once as local pointers: `x += row * n;` as `const float* x_begin = x + row * n;`."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.questions import children, names, pure, text, walk

@@ -1,7 +1,5 @@
 """Variables with one value each: `int rest = i % n; … rest = rest % m;` as `int rest = i % n; … int rest2 = rest % m;`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from engine.cuda.questions import Declared, assigned, children, inside, is_integer_type, pure, text, variables, walk
