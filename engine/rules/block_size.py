@@ -1,6 +1,7 @@
 """Try other block shapes."""
 
 import re
+from collections.abc import Mapping
 
 from tree_sitter import Node
 
@@ -8,19 +9,10 @@ from engine.cuda.launch import block_constants, set_constant
 from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rewrite import Edit, Edits, Families, Family, Point, Proposal, Proposals, Site, ceil_div, merge, proposal
-from engine.rules.idioms import (
-    AXES,
-    WARP,
-    StrideLoop,
-    ThreadMap,
-    covers,
-    in_parameters,
-    stride_loop,
-    thread_map,
-    thread_uses_outside,
-)
+from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
+from engine.rules.idioms import AXES, WARP, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
 from engine.rules.idioms.shared_elements import lasting
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 
 Shape = tuple[int, int]
 
@@ -112,7 +104,7 @@ class BlockSize:
             return
         found, known = mapping, before
 
-        def make(values: Point) -> Proposal | None:
+        def make(values: Mapping[str, int]) -> Proposal | None:
             shape = (values["x"], values.get("y", 1))
             return next(self._shaped(site, found, shape, known, 0.4, planar=planar), None)
 
@@ -247,7 +239,7 @@ def _dimensions(site: Site, mapping: ThreadMap) -> Edits:
         for node in walk(index.declaration):
             within = _initialises(node.start_byte, index.declaration.start_byte, site, index.name)
             if within and node.type in ("identifier", "number_literal") and text(node) == index.extent:
-                edits.append(Edit.replace(node, dimension))
+                edits.append(Edit(Span(node.start_byte, node.end_byte), dimension))
     return {site.program.kernel_file: tuple(edits)} if edits else {}
 
 

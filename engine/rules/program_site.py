@@ -1,7 +1,5 @@
 """What rules look at, made of a program and its spec."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

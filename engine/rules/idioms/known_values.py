@@ -3,17 +3,8 @@
 import re
 from collections import defaultdict
 
-from engine.cuda.questions import (
-    ArithmeticError_,
-    compact,
-    declarators,
-    evaluate,
-    is_integer_type,
-    strip,
-    text,
-    walk,
-    written,
-)
+from engine.cuda.questions import ArithmeticError_, declarators, evaluate, written
+from engine.cuda.syntax import compact, is_integer_type, strip, text, walk
 from engine.rewrite import Node, Site, once
 
 _MAX_SUBSTITUTIONS = 8

@@ -1,24 +1,9 @@
 """Array elements by the array and all that is added to it: `const int at = row + i; x[at]` and `p = x + i; *p` as `x[row + i]`, `x[i]`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from engine.cuda.questions import (
-    Declared,
-    index_of,
-    inside,
-    is_integer_type,
-    names,
-    operands,
-    polynomial,
-    pure,
-    strip,
-    text,
-    variables,
-    walk,
-    written,
-)
+from engine.cuda.questions import Declared, index_of, polynomial, pure, variables, written
+from engine.cuda.syntax import inside, is_integer_type, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 from engine.rewrite.wording import addends, term_text
 from engine.rules.idioms import StrideLoop, stride_loop

@@ -1,10 +1,15 @@
-"""Guards behind the indices that they test, before all the work; `return;` at the end of a kernel goes."""
+"""Guards behind the indices that they test, before all the work; what does nothing goes: `return;` at the end, `(void)n;`, `UNUSED(n);`."""
 
-from __future__ import annotations
+import re
 
-from engine.cuda.questions import assigned, children, declarators, names, pure, text, variables, walk, written
+from engine.cuda.macros import function_macros
+from engine.cuda.questions import assigned, called, children, declarators, names, pure, text, variables, walk, written
 from engine.rewrite import Edit, Edits, Node, Site, Span, reindent
 from engine.rules.idioms.thread_index import Index, thread_indices
+
+_LOOPED = re.compile(r"do\s*\{(.*)\}\s*while\s*\(\s*(?:0|false)\s*\)\s*;?", re.S)
+_NAMED = re.compile(r"(\w+)\s*\(.*\)\s*;?", re.S)
+_CHANGES = re.compile(r"(?<![=<>!])=(?!=)|\+\+|--")
 
 
 def guards_last(site: Site) -> Edits | None:
@@ -113,3 +118,38 @@ def _joined(edits: list[Edit]) -> list[Edit]:
     for edit in edits:
         joined[edit.span] = joined.get(edit.span, "") + edit.text
     return [Edit(span, written) for span, written in joined.items()]
+
+
+def without_marks(site: Site) -> Edits | None:
+    """The kernel without statements that only say that something is unused."""
+    marks = [n for n in walk(site.body) if n.type == "expression_statement" and _is_mark(site, n)]
+    return site.in_file(*(Edit(site.line_span(n), "") for n in marks)) if marks else None
+
+
+def _is_mark(site: Site, statement: Node) -> bool:
+    inner = children(statement)[0] if children(statement) else None
+    if inner is None:
+        return False
+    if inner.type == "cast_expression":
+        kind, value = inner.child_by_field_name("type"), inner.child_by_field_name("value")
+        return kind is not None and text(kind) == "void" and value is not None and pure(value)
+    arguments = inner.child_by_field_name("arguments") if inner.type == "call_expression" else None
+    if arguments is None or not all(pure(a) for a in children(arguments)):
+        return False
+    bodies = [
+        body
+        for unit in (site.unit, *site.headers)
+        for _, body in function_macros(unit.data, unit.path).get(called(inner), ())
+    ]
+    return bool(bodies) and all(_does_nothing(site, body) for body in bodies)
+
+
+def _does_nothing(site: Site, body: str) -> bool:
+    """Whether the text of a macro evaluates to nothing: a conversion to void, or a call of functions without a statement."""
+    looped = _LOOPED.fullmatch(body.strip())
+    body = (looped[1] if looped else body).strip()
+    if not body or (re.match(r"\(\s*void\s*\)", body) and not _CHANGES.search(body) and body.count(";") <= 1):
+        return True
+    named = _NAMED.fullmatch(body)
+    functions = [f for unit in (site.unit, *site.headers) for f in unit.functions if named and f.name == named[1]]
+    return bool(functions) and all(not children(f.block) for f in functions)

@@ -1,9 +1,18 @@
-"""Counted loops: `int i; … for (i = 0; i <= last; …)` as `for (int i = 0; i < last + 1; …)`."""
+"""Counted loops: `for (i = 0; i <= last; …)`, `while (i < n) { …; i += step; }` and `for (i = row + t; i < row + n; …)`.
+
+As `for (int i = 0; i < last + 1; …)`, `for (int i = t; i < n; i += step) { … }` and `for (j = t; j < n; …) { const int i = row + j; … }`.
+"""
 
 import re
 
-from engine.cuda.questions import Declared, ancestors, declared_type, inside, is_integer_type, text, variables, walk
+from engine.cuda.questions import Declared, Polynomial, assigned, declared_type, number, pure, variables, written
+from engine.cuda.syntax import ancestors, children, compact, inside, is_integer_type, names, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
+from engine.rewrite.wording import addends, term_text
+from engine.rules.idioms import StrideLoop, definition, stride_loop
+
+_OWN = re.compile(r"threadIdx\.[xy](?:[%&]\(?\w+(?:-1)?\)?)?")
+_MOST_TERMS = 2
 
 
 def own_counters(site: Site) -> Edits | None:
@@ -15,7 +24,7 @@ def own_counters(site: Site) -> Edits | None:
         moved = [d for d in declared if loops.get(d.name)]
         if not moved or not is_integer_type(moved[0].type):
             continue
-        edits += [Edit.insert(at, f"{moved[0].type} ") for d in moved for at in loops[d.name]]
+        edits += [Edit(Span(at, at), f"{moved[0].type} ") for d in moved for at in loops[d.name]]
         left = [
             text(p) for p in declaration.children_by_field_name("declarator") if text(p) not in {d.name for d in moved}
         ]
@@ -70,3 +79,113 @@ def _loops(site: Site, declared: Declared) -> list[int]:
         return []
     uses = [n for n in site.scope.same(declared, declared.name, declared.scope) if not inside(n, declared.node)]
     return [at for _, at in heads] if all(any(inside(n, loop) for loop in loops) for n in uses) else []
+
+
+def counted_loops(site: Site) -> Edits | None:
+    """Loops over a variable of whole numbers that nothing outside of them uses, as `for` loops that declare it."""
+    edits: list[Edit] = []
+    for loop in walk(site.body):
+        found = _by_hand(loop) if loop.type == "while_statement" else _headless(loop)
+        if found is None:
+            continue
+        update, heading = found
+        declared = _counter(site, loop, update)
+        if declared is None or declared.value is None:
+            continue
+        head = f"{declared.type} {declared.name} = {text(declared.value)}"
+        edits.append(Edit(site.line_span(declared.node), ""))
+        if loop.type == "for_statement":
+            edits.append(Edit(Span(heading.start_byte, heading.start_byte), head))
+            continue
+        condition, body = loop.child_by_field_name("condition"), loop.child_by_field_name("body")
+        if condition is None or body is None:
+            return None
+        written_head = f"for ({head}; {text(strip(condition))}; {text(update)}) "
+        edits.append(Edit(Span(loop.start_byte, body.start_byte), written_head))
+        edits.append(Edit(site.line_span(heading), ""))
+    return site.in_file(*edits) if edits else None
+
+
+def _by_hand(loop: Node) -> tuple[Node, Node] | None:
+    """The update at the end of a `while` loop's body, and its statement; None where the body may go on before it."""
+    body = loop.child_by_field_name("body")
+    last = children(body)[-1] if body is not None and body.type == "compound_statement" and children(body) else None
+    if body is None or last is None or last.type != "expression_statement" or not children(last):
+        return None
+    update = children(last)[0]
+    goes_on = any(n.type == "continue_statement" for n in walk(body))
+    return (update, last) if assigned(update) is not None and not goes_on else None
+
+
+def _headless(loop: Node) -> tuple[Node, Node] | None:
+    """The update of a `for` loop without an initialiser, and the semicolon that stands for that."""
+    if loop.type != "for_statement" or loop.child_by_field_name("initializer") is not None:
+        return None
+    update, first = loop.child_by_field_name("update"), next((c for c in loop.children if c.type == ";"), None)
+    return (update, first) if update is not None and first is not None and assigned(update) is not None else None
+
+
+def _counter(site: Site, loop: Node, update: Node) -> Declared | None:
+    """The variable that the loop counts with; None where it is more than that."""
+    target, condition = assigned(update), loop.child_by_field_name("condition")
+    if target is None or target.type != "identifier" or condition is None or text(target) not in names(condition):
+        return None
+    declared = site.scope.lookup(text(target), loop)
+    if declared is None or declared.value is None or not declared.alone or declared.shape != "scalar":
+        return None
+    if not is_integer_type(declared.type) or declared.scope != loop.parent or not pure(declared.value):
+        return None
+    if names(declared.value) & written(declared.scope):
+        return None
+    uses = site.scope.same(declared, declared.name, declared.scope)
+    return declared if all(inside(u, loop) or inside(u, declared.node) for u in uses) else None
+
+
+def own_starts(site: Site) -> Edits | None:
+    """Loops that begin at the thread's place in a segment and end where the segment does, counted from the segment's start."""
+    edits: list[Edit] = []
+    counters: dict[int, str] = {}
+    for node in walk(site.body):
+        loop = stride_loop(node)
+        found = _segment(site, loop) if loop is not None else None
+        if loop is None or found is None or loop.body.type != "compound_statement" or not children(loop.body):
+            continue
+        start, own, length = found
+        around = [counters[a.id] for a in ancestors(node) if a.id in counters]
+        counter, first = site.fresh("j", around), children(loop.body)[0]
+        counters[node.id] = counter
+        head = f"{loop.type} {counter} = {text(own)}; {counter} < {length}; "
+        head += f"++{counter}" if loop.step == "1" else f"{counter} += {loop.step}"
+        begin = node.children[0].end_byte  # behind the word `for`
+        edits.append(Edit(Span(begin, loop.body.start_byte), f" ({head}) "))
+        indent = site.indent_at(first.start_byte)
+        line = f"const {loop.type} {loop.variable} = {start} + {counter};\n{indent}"
+        edits.append(Edit(Span(first.start_byte, first.start_byte), line))
+    return site.in_file(*edits) if edits else None
+
+
+def _segment(site: Site, loop: StrideLoop) -> tuple[str, Node, str] | None:
+    """Where the segment begins, the thread's place in it, and its length; None for other loops."""
+    terms = addends(_resolved(site, loop.start))
+    own = [t for t in terms if _OWN.fullmatch(compact(_resolved(site, t)))]
+    rest = [t for t in terms if t not in own]
+    changed = written(loop.body)
+    if len(own) != 1 or not rest or any(names(t) & changed or not pure(t) for t in rest):
+        return None
+    begin: Polynomial | None = number(0)
+    for term in rest:
+        each = site.scope.index(term)
+        begin = begin.plus(each) if begin is not None and each is not None else None
+    end = site.scope.index(loop.bound)
+    length = end.plus(begin, -1) if begin is not None and end is not None else None
+    if length is None or not length.terms or len(length.terms) > _MOST_TERMS:
+        return None
+    if min(length.terms.values()) < 0 or length.names() & {"threadIdx", "blockIdx"} or length.names() & changed:
+        return None
+    return " + ".join(term_text(t) for t in rest), own[0], length.render()
+
+
+def _resolved(site: Site, node: Node) -> Node:
+    node = strip(node)
+    value = definition(site, text(node)) if node.type == "identifier" else None
+    return strip(value) if value is not None else node

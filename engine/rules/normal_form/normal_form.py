@@ -12,38 +12,27 @@ from difflib import SequenceMatcher
 from engine.cuda.edit import edit_program
 from engine.model import Program
 from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
-from engine.rules.normal_form.accesses import plain_accesses
-from engine.rules.normal_form.counted import counted_loops
-from engine.rules.normal_form.elements import element_pointers, summed_indices
-from engine.rules.normal_form.guards import guards_last, work_guarded
-from engine.rules.normal_form.indices import global_indices, without_unused
-from engine.rules.normal_form.inlined import inlined
-from engine.rules.normal_form.loop_heads import exclusive_bounds, own_counters
-from engine.rules.normal_form.loop_starts import own_starts
-from engine.rules.normal_form.marks import without_marks
-from engine.rules.normal_form.ranks import thread_ranks
-from engine.rules.normal_form.row_starts import row_starts
-from engine.rules.normal_form.single_values import single_values
+from engine.rules.normal_form import accesses, elements, guards, indices, inlined, loop_heads, row_starts, single_values
 from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
-    without_marks,
-    inlined,
-    own_counters,
-    counted_loops,
-    exclusive_bounds,
-    thread_ranks,
-    plain_accesses,
-    row_starts,
-    single_values,
-    own_starts,
-    summed_indices,
-    element_pointers,
-    global_indices,
-    without_unused,
-    guards_last,
-    work_guarded,
+    guards.without_marks,
+    inlined.inlined,
+    loop_heads.own_counters,
+    loop_heads.counted_loops,
+    loop_heads.exclusive_bounds,
+    indices.thread_ranks,
+    accesses.plain_accesses,
+    row_starts.row_starts,
+    single_values.single_values,
+    loop_heads.own_starts,
+    elements.summed_indices,
+    elements.element_pointers,
+    indices.global_indices,
+    indices.without_unused,
+    guards.guards_last,
+    guards.work_guarded,
 )
 
 

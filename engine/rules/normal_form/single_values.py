@@ -1,7 +1,9 @@
 """Variables with one value each: `int rest = i % n; … rest = rest % m;` as `int rest = i % n; … int rest2 = rest % m;`."""
 
+from collections.abc import Callable
+
 from engine.cuda.questions import Declared, assigned, children, inside, is_integer_type, pure, text, variables, walk
-from engine.rewrite import Edit, Edits, Namer, Node, Site
+from engine.rewrite import Edit, Edits, Node, Site, Span
 
 
 def single_values(site: Site) -> Edits | None:
@@ -16,7 +18,7 @@ def single_values(site: Site) -> Edits | None:
     return site.in_file(*edits) if edits else None
 
 
-def _renamed(site: Site, declared: Declared, kind: str, fresh: Namer) -> list[Edit]:
+def _renamed(site: Site, declared: Declared, kind: str, fresh: Callable[[str], str]) -> list[Edit]:
     uses = site.scope.same(declared, declared.name, declared.scope)
     sets: list[tuple[Node, Node]] = []  # the statement, the assignment
     for use in uses:
@@ -50,9 +52,9 @@ def _renamed(site: Site, declared: Declared, kind: str, fresh: Namer) -> list[Ed
         if text(sign) != "=":
             value = f"{name} {text(sign)[:-1]} ({value})" if children(right) else f"{name} {text(sign)[:-1]} {value}"
         name = fresh(f"{declared.name}{order + 2}")
-        edits.append(Edit.replace(statement, f"const {kind} {name} = {value};"))
+        edits.append(Edit(Span(statement.start_byte, statement.end_byte), f"const {kind} {name} = {value};"))
         mine = [u for u in uses if statement.end_byte <= u.start_byte < later]
-        edits += [Edit.replace(u, name) for u in mine]
+        edits += [Edit(Span(u.start_byte, u.end_byte), name) for u in mine]
     return edits
 
 
