@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.clock import tick
 from engine.cuda.definitions import expression
 from engine.cuda.kernel import Unit
 from engine.cuda.kernel_scope import Scope
@@ -45,6 +46,7 @@ class Ranges:
 
     def largest(self, node: Node, depth: int = 0) -> int:
         """No value of the expression, computed without an end of its type, is above it."""
+        tick()
         node, most = strip(node), LONGEST
         if depth > _MOST:
             return most
@@ -150,6 +152,7 @@ class Ranges:
 
     def holds(self, node: Node, depth: int = 0) -> int:
         """The largest value of the expression's type; of an int where the type is not known."""
+        tick()
         if depth > _MOST:
             return INT
         if node.type in ("parenthesized_expression", "condition_clause") and len(children(node)) == 1:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from tree_sitter import Node
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.clock import CALL_S, OutOfTime, limited
 from engine.cuda.definitions import expression
 from engine.cuda.kernel import Function, Unit
 from engine.cuda.kernel_scope import Scope
@@ -36,7 +37,7 @@ NEAR = 1 << 16
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _RELATIONS = frozenset({"<", "<=", ">", ">=", "!="})
 _ASSIGNS = re.compile(r"(?<![=<>!])=(?!=)|\+\+|--")
-_MOST_EXPANSIONS = 16
+_MOST_EXPANSIONS, _MOST_TEXT = 16, 1 << 20  # rounds, and characters with macros written out
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ def added_overflow(original: Program, candidate: Program, spec: KernelSpec) -> s
     """Why the edit's loops are refused: the counter, the size, and what to write instead; None where nothing speaks against them."""
     if original.data == candidate.data:
         return None
+    try:
+        with limited(CALL_S):
+            return _overflow(original, candidate, spec)
+    except OutOfTime:
+        return "its loops take too long to be read: definitions or macros stand in each other too often"
+
+
+def _overflow(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
     old, new = _unit(original), _unit(candidate)
     before = {f.qualified: f for f in _device(old)}
     kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
@@ -153,9 +162,11 @@ def _expanded(data: bytes, path: str) -> Unit:
         edits = [e for f in _device(unit) for e in _expansions(f.block, macros, plain)] if macros or plain else []
         if not edits:
             return unit
+        if len(data) + sum(len(written) for _, _, written in edits) > _MOST_TEXT:
+            raise OutOfTime
         for start, end, written in sorted(edits, reverse=True):
             data = data[:start] + written.encode() + data[end:]
-    return parse(data, path)
+    raise OutOfTime
 
 
 def _expansions(
@@ -293,8 +304,13 @@ def _terms(node: Node, scope: Scope, depth: int = 0) -> list[Node]:
 
 
 def _ahead(index: Polynomial | None, stepped: Mapping[str, int]) -> int:
-    """How many times the threads of the whole grid an index lies beyond a counter: 3 of `i + 3 * stride`; 0 without them in it."""
-    if index is None or len(index.terms) < 2:
+    """How many times the threads of the whole grid an index lies beyond a counter: 3 of `i + 3 * stride`; 0 without them in it.
+
+    What is too long to be read (None) may have them.
+    """
+    if index is None:
+        return 1
+    if len(index.terms) < 2:
         return 0
     times = 0
     for product, factor in index.terms.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from engine.cuda.load import load_program
-from engine.errors import OptimlError
+from engine.errors import OptimlError, SourceError
 from engine.selftest.cases import load_cases, original_text
 from engine.spec.find import find_spec
 from engine.verify.loop_counters import added_overflow
@@ -133,6 +135,28 @@ def test_a_templates_argument_is_that_of_the_launch(tmp_path: Path) -> None:
 def test_a_grid_that_its_launch_limits_makes_a_small_step(tmp_path: Path, blocks: str, refuses: bool) -> None:
     after = TEXT.replace(BODY, "    " + LOOP).replace("(n + threads - 1) / threads", blocks)
     assert (refused(tmp_path, TEXT, after) != "") is refuses
+
+
+@pytest.mark.parametrize("of", ["gridDim.x", "1"])
+def test_definitions_in_each_other_do_not_take_hours(tmp_path: Path, of: str) -> None:
+    chain = "".join(f"const int s{i} = s{i - 1} + s{i - 1};\n" for i in range(1, 60))
+    body = f"const int s0 = {of} * threadIdx.x;\n{chain}" + LOOP.replace(STRIDE, "s59 * gridDim.x").replace(
+        "i < n;", "i + s59 < n;"
+    )
+    begin = time.process_time()
+    assert refused(tmp_path, TEXT, TEXT.replace(BODY, f"    {body}"))
+    assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize("macro", ["#define M(a) M(a), M(a), a += 1", "#define M(a) a += 1, M(a)"])
+def test_macros_in_each_other_do_not_either(tmp_path: Path, macro: str) -> None:
+    after = TEXT.replace(BODY, "    for (int i = threadIdx.x; i < n; M(i)) y[i] = x[i];\n").replace(
+        "__global__", f"{macro}\n__global__"
+    )
+    begin = time.process_time()
+    with suppress(SourceError):  # nested too deeply once they are written out
+        assert "too long" in refused(tmp_path, TEXT, after)
+    assert time.process_time() - begin < 20
 
 
 def test_of_unsigned_sizes_a_counter_of_64_bits_is_asked(tmp_path: Path) -> None:
