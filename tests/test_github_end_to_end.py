@@ -13,7 +13,7 @@ from tests.bot.server.schema import validator
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_one_pull_request_is_slower_and_another_could_be_faster(tmp_path: Path) -> None:
     validator()
     found = run("cpu", "20s", tmp_path / "first")
@@ -26,5 +26,5 @@ def test_one_pull_request_is_slower_and_another_could_be_faster(tmp_path: Path) 
     assert faster["mode"] == "predicted"
     assert faster["comparison"]["standing"] == "no difference"
     assert max(found["calls_by_pull_request"]) <= 12
-    assert found["applied"]["answer"][1:] == ["eyes", "rocket"]
+    assert found["applied"]["answer"][1:] == ["eyes", "eyes", "rocket", "rocket"]  # of two commands
     assert found["applied"]["message"][-1] == "Co-authored-by: ann <12+ann@users.noreply.github.com>"
