@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, permutations
 
 from engine.arith import ArithmeticError_, evaluate_int
@@ -27,6 +28,7 @@ _PRIMES_LOW, _TIMES = (2, 3, 5, 7), (11, 13, 7, 17, 19, 23)  # of what a size is
 _STARTS = (0, 3, 5)
 _LEAST_ROWS = 5  # of a size that a few can be left of
 _NONE: Mapping[str, str] = {}
+_MOST_ROWS = 6  # sizes of a kernel, of more of which too many expressions would be tried for rows. Ours
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Trial = tuple[Mapping[str, int], int]  # sizes, elements touched
@@ -112,7 +114,7 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found += [f"cdiv({a}, {k})*{b}" for k in _CEILS for a, b in permutations(names, 2)]
     found += _sums(names)
     # Rows of which the last one is not read to its end: `x[row * pitch + i]`, i below the width.
-    for row, pitch, width in permutations(names, 3):
+    for row, pitch, width in permutations(names, 3) if len(names) <= _MOST_ROWS else ():
         found.append(f"({row} - 1)*{pitch} + {width}")
         found += [f"(({row} - 1)*{pitch} + {width})*{n}" for n in names if n not in (row, pitch, width)]
     return tuple(dict.fromkeys(found))
@@ -140,11 +142,12 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] 
         return None
     if (len(trials) > 1 or not trials[0][0]) and len({touched for _, touched in trials}) == 1:
         return Extent(str(trials[0][1]), True)
-    names = sorted(trials[0][0], key=list(trials[0][0]).index)
-    for text in candidates(names):
-        if all(value_at(text, sizes) == touched for sizes, touched in trials):
-            return Extent(text, True)
-    for text in [*products(names), *_sums(names)] if len(trials) > 1 else ():
+    names = [*trials[0][0]]
+    exact = _values(tuple(tuple(sizes.items()) for sizes, _ in trials)).get(tuple(touched for _, touched in trials))
+    if exact is not None:
+        return Extent(exact, True)
+    several = [*products(names), *(_sums(names) if len(names) <= _MOST_ROWS else [])]
+    for text in several if len(trials) > 1 else ():
         values = [value_at(text, sizes) or 0 for sizes, _ in trials]
         times, rest = divmod(trials[0][1], values[0]) if values[0] else (0, 1)
         if times > 1 and not rest and all(touched == times * v for (_, touched), v in zip(trials, values, strict=True)):
@@ -154,14 +157,24 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] 
         each = {touched / count if count else 0.0 for (_, touched), count in zip(trials, blocks, strict=True)}
         if len(set(blocks)) > 1 and len(each) == 1 and (own := each.pop()) >= 1 and own == int(own):
             return Extent(f"{int(own)}*({text})", True)
-    several = [f"{k}*{p}" for k in (2, 3, 4) for p in products(names)]
-    several += [f"{n}*{row}" for row in rows for n in names]
-    covering = [p for p in products(names) + several if all(_covers(p, sizes, touched) for sizes, touched in trials)]
+    larger = [f"{k}*{p}" for k in (2, 3, 4) for p in products(names)]
+    larger += [f"{n}*{row}" for row in rows for n in names]
+    covering = [p for p in products(names) + larger if all(_covers(p, sizes, touched) for sizes, touched in trials)]
 
     def excess(text: str) -> float:
         return sum((value_at(text, sizes) or 0) / touched for sizes, touched in trials)
 
     return Extent(min(covering, key=lambda p: (excess(p), p.count("*"), p)), False) if covering else None
+
+
+@lru_cache(maxsize=16)
+def _values(trials: tuple[tuple[tuple[str, int], ...], ...]) -> Mapping[tuple[int | None, ...], str]:
+    """The simplest expression for each series of values at these sizes: a draft fits each of its buffers several times."""
+    found: dict[tuple[int | None, ...], str] = {}
+    every = [dict(sizes) for sizes in trials]
+    for text in candidates([name for name, _ in trials[0]]):
+        found.setdefault(tuple(value_at(text, sizes) for sizes in every), text)
+    return found
 
 
 def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
