@@ -5,7 +5,7 @@
 - what it finds by pattern: `Pattern`, `MatchedRule`, `Space`, `Values`
 - what it gives: `Rule`, `Proposal`, `Proposals`, `proposal`; `Parametric`, `Family`, `Families`, `Point`; `Edit`, `Edits`, `Change`,
   `merge`; `OptimlError` where it cannot
-- text it writes: `template`, `reindent`, `added`, `ceil_div`, `factor_text`, `grouped`, `grouped_text`, `is_plain`,
+- text it writes: `template`, `reindent`, `added`, `addends`, `ceil_div`, `factor_text`, `grouped`, `grouped_text`, `is_plain`,
   `replace_name`, `term_text`
 """
 
@@ -36,6 +36,7 @@ from engine.rewrite.site import Namer, Site, once
 from engine.rewrite.snippet_template import template
 from engine.rewrite.wording import (
     added,
+    addends,
     ceil_div,
     factor_text,
     grouped,
@@ -50,6 +51,6 @@ from engine.spec.kernel_spec import Case
 __all__ = [
     "Case", "Change", "Declared", "Edit", "Edits", "Families", "Family", "Function", "LaunchConfig", "MatchedRule", "Namer",
     "Node", "OptimlError", "Parameter", "Parametric", "Pattern", "Point", "Proposal", "Proposals", "Rule", "Scope",
-    "SharedArray", "Site", "Space", "Span", "Use", "Values", "added", "ceil_div", "factor_text", "grouped", "grouped_text",
-    "is_plain", "merge", "once", "proposal", "reindent", "replace_name", "template", "term_text",
+    "SharedArray", "Site", "Space", "Span", "Use", "Values", "added", "addends", "ceil_div", "factor_text", "grouped",
+    "grouped_text", "is_plain", "merge", "once", "proposal", "reindent", "replace_name", "template", "term_text",
 ]  # fmt: skip

@@ -114,7 +114,7 @@ def layout(program: Program, text: str, bound: Mapping[str, str]) -> Layout:
 
     Raises Unclear.
     """
-    return _Reader(program).of(text, bound, 0)
+    return _LayoutReader(program).of(text, bound, 0)
 
 
 def described(name: str, kind: str, found: Layout) -> str:
@@ -139,7 +139,7 @@ def target_type(program: Program, field: Field) -> DType | None:
     return None if found.pointers else found.element()
 
 
-class _Reader:
+class _LayoutReader:
     def __init__(self, program: Program) -> None:
         self.program = program
 

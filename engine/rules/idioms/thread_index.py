@@ -5,19 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.questions import declarators, declared_type, pure, written
-from engine.cuda.syntax import (
-    THREAD_NAMES,
-    children,
-    compact,
-    inside,
-    is_integer_type,
-    names,
-    operands,
-    strip,
-    text,
-    walk,
-)
+from engine.cuda.questions import compact, declarators, declared_type, inside, names, pure, strip, text, walk, written
+from engine.cuda.syntax import THREAD_NAMES, children, is_integer_type, operands
 from engine.rewrite import Node, Site, once
 
 Axis = Literal["x", "y", "z"]

@@ -1,6 +1,8 @@
-"""Loads and stores through hints for the caches as plain accesses: `__ldcs(x + i)` as `x[i]`, `__stcs(&y[i], v)` as `y[i] = v`."""
+"""Accesses in the plain way: without hints for the caches (`__ldcs(x + i)` as `x[i]`), and through pointers that nobody moves."""
 
-from engine.cuda.syntax import called, children, operands, strip, text, walk
+import re
+
+from engine.cuda.questions import called, children, names, operands, pure, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Site, Span
 
 _LOADS = frozenset({"__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldg"})
@@ -53,3 +55,49 @@ def _element(site: Site, address: Node) -> str:
 def _is_pointer(site: Site, name: Node) -> bool:
     declared = site.scope.lookup(text(name), name)
     return declared.shape == "pointer" if declared is not None else text(name) in site.scope.pointers
+
+
+_BINDING_LESS = frozenset({"-", "<<", ">>", "&", "|", "^"})
+
+
+def row_starts(site: Site) -> Edits | None:
+    """The parameters that one statement at the top of the body moves before they are used."""
+    pointers = {p.name: p for p in site.kernel.parameters if p.pointer and p.type.count("*") == 1}
+    fresh, edits = site.fresh_names(), []
+    for statement in children(site.body):
+        change = children(statement)[0] if statement.type == "expression_statement" and children(statement) else None
+        if change is None or change.type != "assignment_expression":
+            continue
+        left, sign, offset = (change.child_by_field_name(f) for f in ("left", "operator", "right"))
+        if left is None or sign is None or offset is None or text(sign) != "+=" or text(left) not in pointers:
+            continue
+        name = text(left)
+        uses = [n for n in site.scope.same(None, name, site.body) if n != left]
+        if (
+            not pure(offset)
+            or name in names(offset)
+            or any(n.start_byte < statement.end_byte or _target(n) for n in uses)
+        ):
+            continue
+        kind = re.sub(r"\s*\b__restrict(?:__)?\b|\s*\*\s*const\b", "", pointers[name].type).replace("*", "").strip()
+        written = text(offset) if _binds(offset) else f"({text(offset)})"
+        begin = fresh(f"{name}_begin")
+        edits.append(Edit.replace(statement, f"{kind}* {begin} = {name} + {written};"))
+        edits += [Edit.replace(n, begin) for n in uses]
+    return site.in_file(*edits) if edits else None
+
+
+def _target(use: Node) -> bool:
+    """Whether the pointer itself may become another where it stands."""
+    parent = use.parent
+    if parent is None:
+        return True
+    if parent.type == "assignment_expression":
+        return parent.child_by_field_name("left") == use
+    return parent.type == "update_expression" or (parent.type == "pointer_expression" and text(parent).startswith("&"))
+
+
+def _binds(node: Node) -> bool:
+    """Whether the expression needs no parentheses behind a plus sign."""
+    signs = {text(s) for n in walk(node) if (s := n.child_by_field_name("operator")) is not None}
+    return node.type not in ("conditional_expression", "comma_expression") and not signs & _BINDING_LESS

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from engine.cuda.questions import Declared, index_of, polynomial, pure, variables, written
 from engine.cuda.syntax import inside, is_integer_type, names, operands, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
-from engine.rewrite.wording import addends, term_text
+from engine.rewrite import Edit, Edits, Node, Site, Span, addends, term_text
 from engine.rules.idioms import StrideLoop, stride_loop
 
 _PLAIN = frozenset({"identifier", "number_literal", "binary_expression", "parenthesized_expression"})

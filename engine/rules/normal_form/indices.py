@@ -5,8 +5,7 @@ Source of the ranks of groups: CUDA C++ Programming Guide, "Cooperative Groups".
 
 import re
 
-from engine.cuda.questions import Polynomial, declared_type, is_integer_type, pure, variables
-from engine.cuda.syntax import children, text, walk
+from engine.cuda.questions import Polynomial, children, declared_type, is_integer_type, pure, text, variables, walk
 from engine.rewrite import Edit, Edits, Site, Span
 from engine.rules.idioms.thread_index import AXES, global_axis, is_wide
 

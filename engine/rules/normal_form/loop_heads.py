@@ -7,8 +7,7 @@ import re
 
 from engine.cuda.questions import Declared, Polynomial, assigned, declared_type, number, pure, variables, written
 from engine.cuda.syntax import ancestors, children, compact, inside, is_integer_type, names, strip, text, walk
-from engine.rewrite import Edit, Edits, Node, Site, Span
-from engine.rewrite.wording import addends, term_text
+from engine.rewrite import Edit, Edits, Node, Site, Span, addends, term_text
 from engine.rules.idioms import StrideLoop, definition, stride_loop
 
 _OWN = re.compile(r"threadIdx\.[xy](?:[%&]\(?\w+(?:-1)?\)?)?")

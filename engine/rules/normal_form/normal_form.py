@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from engine.cuda.edit import edit_program
 from engine.model import Program
 from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
-from engine.rules.normal_form import accesses, elements, guards, indices, inlined, loop_heads, row_starts, single_values
+from engine.rules.normal_form import accesses, elements, guards, indices, inlined, loop_heads, single_values
 from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
@@ -24,7 +24,7 @@ _PASSES: tuple[Pass, ...] = (
     loop_heads.exclusive_bounds,
     indices.thread_ranks,
     accesses.plain_accesses,
-    row_starts.row_starts,
+    accesses.row_starts,
     single_values.single_values,
     loop_heads.own_starts,
     elements.summed_indices,
