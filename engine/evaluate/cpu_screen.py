@@ -21,7 +21,7 @@ from engine.evaluate.known_noise import KnownNoise
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
-from engine.evaluate.secret_cases import MOST, SecretCases
+from engine.evaluate.secret_cases import SecretCases
 from engine.evaluate.special_values import SpecialValues
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
@@ -275,8 +275,9 @@ class CpuScreen:
             wanted += [(i, NAN) for i in range(first if defences.shapes else 1) if defences.nan_inputs]
             wanted += [(i, family) for family in EXTREMES for i in range(first) if defences.infinite_inputs]
         passing = self._passing(built.extra, wanted)
-        secret = [item for item in passing if item.case >= first][:MOST]
+        secret = [item for item in passing if item.case >= first]
         self._secret.keep([self._case(item.case) for item in secret])
+        secret = secret[: len(self._secret.cases)]
         self._run = self._with_secret(built)
         self._known += [replace(item, case=first + place) for place, item in enumerate(secret)]
         passed = [item for item in passing if item.case < first and item.family == NAN]

@@ -12,7 +12,7 @@ from engine.evaluate.build import Builder
 from engine.model import LaunchConfig, Program
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
-from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
+from engine.verify.secret_sizes import Sizes, other_scalars, secret_cases, wide_sizes
 
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
 
@@ -24,21 +24,23 @@ class SecretCases:
 
     def __init__(self, spec: KernelSpec, builder: Builder, rng: random.Random) -> None:
         self._spec, self._builder, self._rng = spec, builder, rng
-        self._on = builder.defences.secret_sizes
+        self._on, self._scalars = builder.defences.secret_sizes, builder.defences.other_scalars
         self.cases: tuple[Case, ...] = ()
         self._wide: tuple[Sizes, ...] = ()
 
     def draw(self, original: Program, *, aligned: bool = False, large_bytes: int = 0) -> None:
         """Draw cases that the original's launches allow."""
+        drawn = other_scalars(self._spec, self._rng) if self._scalars else ()
+        self.cases = tuple(case for case in drawn if self._fits(original, case.sizes))
         if not self._on:
             return
         drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
-        self.cases = tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
+        self.cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
         self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
 
     def keep(self, cases: Sequence[Case]) -> None:
-        """Keep these of the cases, at most `MOST`."""
-        self.cases = tuple(cases[:MOST])
+        """Keep these of the cases: one of other scalars, and of other sizes at most `MOST`."""
+        self.cases = tuple(cases[: MOST + any(case.changed for case in cases)])
 
     def launches(self, program: Program) -> Launches:
         """A program's launches for each case. Raises OptimlError where one cannot be made, or could not be made at a wide extent."""

@@ -69,7 +69,8 @@ def scalars(spec: KernelSpec, case: Case) -> dict[str, np.generic | bytes]:
         if dtype.kind == "bytes":
             values[argument.name] = struct_bytes(argument.value) or b""
             continue
-        number = _number(argument.value or argument.name, argument, spec, case)
+        changed = case.changed.get(argument.name)
+        number = _number(argument.value or argument.name, argument, spec, case) if changed is None else changed
         if dtype.kind == "float":
             lane = dtype.from_float64(np.full(dtype.lanes, float(number)))
         else:

@@ -101,11 +101,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """One set of sizes, e.g. `{"rows": 7, "cols": 129}`. `weight` counts for timing cases only."""
+    """One set of sizes, e.g. `{"rows": 7, "cols": 129}`. `weight` counts for timing cases only.
+
+    `changed` are scalar arguments with another value than the spec's, of cases that nobody wrote.
+    """
 
     name: str
     sizes: Mapping[str, int | float]
     weight: float = 1.0
+    changed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def as_spec(data: Mapping[str, Any]) -> KernelSpec:
         return LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"], constants)
 
     def cases(values: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:
-        return tuple(Case(v["name"], v["sizes"], v["weight"]) for v in values)
+        return tuple(Case(v["name"], v["sizes"], v["weight"], v["changed"]) for v in values)
 
     return KernelSpec(
         file=data["file"],

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.aliasing import shared_buffers
+from engine.cuda.definitions import expression
 from engine.cuda.kernel import Kernel, LaunchSite, Parameter
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, form_of
+from engine.cuda.polynomial import polynomial
 from engine.cuda.syntax import called, children, text, walk
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
@@ -174,13 +176,23 @@ def _aligned(kernel: Kernel, name: str, size: int, given: Sequence[tuple[str, st
         try:
             bytes_off = evaluate_int(distance, {}) * _BASES.get(parameter.base, 1)
         except ArithmeticError_:
-            unsure = f"{where} passes {argument[:60]}"
+            passes = f"{where} passes {argument[:60]}"
+            if offset and not _whole(distance, _BASES.get(parameter.base, 1), size):
+                return Guardrail(what, "failed", f"{passes}: take vectors where the address allows it")
+            unsure = unsure if offset else passes
             continue
         if bytes_off % size:
             return Guardrail(what, "failed", f"{where} passes {argument[:60]}")
     if unsure:
         return Guardrail(what, "not checked", unsure)
     return Guardrail(what, "passed", f"every visible caller passes a whole buffer ({given[0][1]})")
+
+
+def _whole(distance: str, element: int, size: int) -> bool:
+    """Whether so many elements are a multiple of `size` bytes, whatever the names in them stand for."""
+    node = expression(distance)
+    found = polynomial(node, lambda name: None) if node is not None else None
+    return found is not None and all(factor * element % size == 0 for factor in found.terms.values())
 
 
 def _distinct(p: Parameter, kernel: Kernel, launches: Sequence[LaunchSite], original: Program) -> Guardrail:

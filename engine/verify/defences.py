@@ -24,6 +24,7 @@ class Defences:
     assumptions: bool = True  # no visible caller breaks what an edit takes for granted
     shapes: bool = True  # all check shapes; off: only the first
     secret_sizes: bool = True  # check sizes drawn anew in each run around the named ones; off: only the named ones
+    other_scalars: bool = True  # a check case in which real scalars have other values than the spec's
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
     infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined

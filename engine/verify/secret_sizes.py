@@ -6,6 +6,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from engine.errors import SpecError
 from engine.spec.data import buffer_elements, bytes_needed, scalars
@@ -60,6 +61,26 @@ def secret_cases(
         if key not in named and _legal(spec, case, large_bytes if large else limit):
             found.setdefault(key, case)
     return tuple(found.values())
+
+
+def other_scalars(spec: KernelSpec, rng: random.Random) -> tuple[Case, ...]:
+    """A named case in which every real scalar that the spec has as a number has another value: a caller may pass any."""
+    changed: dict[str, float] = {}
+    for argument in spec.arguments:
+        if (
+            argument.role != "scalar"
+            or parse_dtype(argument.type).kind != "float"
+            or parse_dtype(argument.type).lanes > 1
+        ):
+            continue
+        with suppress(ValueError):
+            value = float(argument.value)
+            changed[argument.name] = value * rng.uniform(0.3, 0.9) if value else rng.uniform(0.1, 0.9)
+    if not changed or not spec.check:
+        return ()
+    base = rng.choice(spec.check)
+    given = ", ".join(f"{name} = {value:.3g}" for name, value in changed.items())
+    return (Case(f"{base.name}, {given}, drawn", base.sizes, changed=changed),)
 
 
 def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import asdict, replace
 from pathlib import Path
+
+import numpy as np
 
 from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
-from engine.evaluate.secret_cases import SecretCases
+from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.model import Target
-from engine.spec.data import generate
+from engine.spec.data import generate, scalars
 from engine.spec.find import find_spec
+from engine.spec.plain import as_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,3 +34,21 @@ def test_drawn_sizes_of_a_sparse_matrix_belong_together() -> None:
             assert generate(spec, case, seed, "declared")
             drawn += 1
     assert drawn > 0
+
+
+def test_one_case_has_other_values_of_real_scalars() -> None:
+    """A factor that the spec names was written into a kernel, and every check passed that factor."""
+    path = ROOT / "engine" / "selftest" / "originals" / "axpy.cu"
+    spec, spec_path = find_spec(ROOT, path)
+    program = load_program(path, spec_file=spec_path)
+    builder = Builder(spec, ROOT, None, Target())  # type: ignore[arg-type]
+    for seed in range(10):
+        secret = SecretCases(spec, builder, random.Random(seed))
+        secret.draw(program)
+        secret.keep(secret.cases)
+        first, *others = secret.cases
+        assert first.sizes in [case.sizes for case in spec.check]
+        assert scalars(spec, first)["a"] == np.float32(first.changed["a"]) != 2.5
+        assert [case.changed for case in others] == [{}] * MOST
+        (sent,) = as_spec(json.loads(json.dumps(asdict(replace(spec, time=(first,)))))).time
+        assert sent.changed == first.changed  # as a device's process has it

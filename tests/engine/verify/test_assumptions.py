@@ -60,7 +60,8 @@ def test_vector_loads_assume_alignment_and_divisibility(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("call", "verdict"),
-    [("run_scale(b + 1, c, n)", "failed"), ("run_scale(b + 4, c, n)", "passed"), ("run_scale(b + k, c, n)", "not checked"),
+    [("run_scale(b + 1, c, n)", "failed"), ("run_scale(b + 4, c, n)", "passed"), ("run_scale(b + k, c, n)", "failed"),
+     ("run_scale(b + 4 * k, c, n)", "passed"), ("run_scale(at(b, k), c, n)", "not checked"),
      ("run_scale(&b[3], c, n)", "failed"), ("run_scale(b, c, n)", "passed")],
 )  # fmt: skip
 def test_callers_of_the_launching_function_count(tmp_path: Path, call: str, verdict: str) -> None:
