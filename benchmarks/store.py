@@ -310,8 +310,8 @@ class SharedFront:
     def original_program(self, program: Program | None) -> None:
         self._inner.original_program = program
 
-    def warm(self, original: Program) -> None:
-        self._inner.warm(original)
+    def warm(self, original: Program, at_once: int) -> None:
+        self._inner.warm(original, at_once)
 
     def build(self, program: Program) -> Built:
         return self._inner.build(program)

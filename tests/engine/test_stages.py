@@ -132,7 +132,7 @@ class Started(Analysis):
         super().__init__(spec, root, target_for("sm_90"), spec_path)
         self._log = log
 
-    def warm(self, original: Program) -> None:
+    def warm(self, original: Program, at_once: int) -> None:
         self.original_program = original  # a worker is told of it once, when it starts
         self._log.append("front")
 

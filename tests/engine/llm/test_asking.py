@@ -157,12 +157,12 @@ def watched(search, chosen):
     reference, tree = Reference(search.tree), search.tree
     select, settle = tree.select, tree.settle
 
-    def selected(*, asking=False):
+    def selected(*, asking=False, eager=False):
         tree.proposals(tree.root)
         for node in tree.walk():
             tree.proposals(node)
         wanted = reference.choose(asking)
-        found = select(asking=asking)
+        found = select(asking=asking, eager=eager)
         assert (found and (found[0].id, id(found[1]))) == (wanted and (wanted[0].id, id(wanted[1])))
         if found is not None:
             reference.flying.append(found[0])
