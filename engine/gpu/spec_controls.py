@@ -8,7 +8,7 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers
-from engine.gpu.device import Call
+from engine.gpu.device import Call, copy_bytes
 from engine.spec.data import any_bits
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class SpecControls:
             tolerance = self._checker.tolerances([(index, family)])[index, family, name]
             for what, content in controls.items():
                 self._wanted.add((what, name))
-                target[...] = content
+                copy_bytes(target, content)
                 if self._checker.differs(index, name, tolerance):
                     self._proven.add((what, name))
-            target[...] = saved
+            copy_bytes(target, saved)
 
     def _copies(self, call: Call, index: int, name: str) -> bool:
         """Whether the original copies an input to an output whatever stands there: then that is its result. The input is drawn anew."""
@@ -66,7 +66,7 @@ class SpecControls:
             return False
         drawn = any_bits(buffers.dtypes[source], buffers.counts[source], np.random.default_rng(0))
         buffers.reset(buffers.main, 0)
-        buffers.main.view(source, cp.uint8)[...] = cp.asarray(drawn.view(np.uint8))
+        buffers.put(source, drawn.tobytes())
         call(self._checker.stream)
         self._checker.tools.board.clear()
         buffers.main.touched(buffers.main.watch(), self._checker.tools.board.read())
@@ -91,7 +91,7 @@ class SpecControls:
             buffers.draw(seed, family, widen=True)
             self._checker.run_reference(index, 1)  # on the unchanged inputs
             buffers.reset(buffers.main, 0)
-            buffers.main.view(name, cp.uint8)[...] = fresh[name]
+            copy_bytes(buffers.main.view(name, cp.uint8), fresh[name])
             call(self._checker.stream)
             self._checker.tools.board.clear()
             buffers.main.touched(buffers.main.watch(), self._checker.tools.board.read())
