@@ -57,7 +57,7 @@ def test_answers_come_as_bytes_and_anything_else_is_a_loss(link: Any) -> None:
 
 
 def test_an_answer_on_its_way_holds_up_no_other(link: Any) -> None:
-    """Dask's one thread for callbacks fetched one answer after the other: four H200 gave 75 a second together, one alone 30."""
+    """Dask's one thread for callbacks fetched one answer after the other."""
     slow, quick = link.call(b"a"), link.call(b"b")
     link.tasks[1].end(b"B")
     assert quick.result(0) == b"B"
