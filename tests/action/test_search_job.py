@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -71,11 +71,11 @@ def look(clone: Path, base: str, head: str, out: Path, **asked: object) -> tuple
     return bundle.kernels
 
 
-def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull request that loosens its own spec, or gives settings of its own, is judged by those of the base."""
+def instead_of_a_search(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Searches end before they begin; with which options each was asked for."""
     import action.search_job as job
 
-    seen = []
+    seen: list[Any] = []
 
     def search(options: job.Options, machine: object) -> None:
         seen.append(options)
@@ -83,6 +83,12 @@ def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monke
 
     monkeypatch.setattr(job, "optimize", search)
     monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
+    return seen
+
+
+def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull request that loosens its own spec, or gives settings of its own, is judged by those of the base."""
+    seen = instead_of_a_search(monkeypatch)
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     (clone / "k.cu").write_text(
@@ -100,13 +106,7 @@ def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monke
 def test_a_spec_that_no_longer_fits_comes_from_the_head(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import action.search_job as job
-
-    def search(options: job.Options, machine: object) -> None:
-        raise job.MachineError("stands for the search")
-
-    monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
+    instead_of_a_search(monkeypatch)
     (clone / "k.cu").write_text(FAST)
     base = commit(clone, "base")
     more = FAST.replace(
@@ -145,16 +145,7 @@ def test_who_proposes_is_asked_for_or_set_by_the_base(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, settings: str, proposers: tuple[str, ...],
     model: str | None,
 ) -> None:  # fmt: skip
-    import action.search_job as job
-
-    seen = []
-
-    def search(options: job.Options, machine: object) -> None:
-        seen.append(options)
-        raise job.MachineError("stands for the search")
-
-    monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
+    seen = instead_of_a_search(monkeypatch)
     (clone / "k.cu").write_text(FAST)
     (clone / ".optiml.yml").write_text(settings)
     base = commit(clone, "base")
@@ -172,16 +163,7 @@ def test_who_proposes_is_asked_for_or_set_by_the_base(
 def test_lessons_are_kept_where_the_base_says_so_and_never_of_a_fork(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, fork: bool, kept: bool
 ) -> None:
-    import action.search_job as job
-
-    seen = []
-
-    def search(options: job.Options, machine: object) -> None:
-        seen.append(options)
-        raise job.MachineError("stands for the search")
-
-    monkeypatch.setattr(job, "optimize", search)
-    monkeypatch.setattr(job, "compared", lambda *_: (None, {}))
+    seen = instead_of_a_search(monkeypatch)
     monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
     (clone / "k.cu").write_text(FAST)
     (clone / ".optiml.yml").write_text(settings)
