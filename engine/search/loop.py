@@ -161,6 +161,7 @@ class Search:
         that. `then` is called once, on this thread, when the smaller budget `nearly` is spent, or a plateau is near.
         """
         self._devices = self._builds.devices or OneDevice(self.evaluator)
+        self._mode = self.evaluator.signals.mode  # what else they say of many devices takes long to put together
         # Where candidates are counted the clock must not decide which: each is selected with the same results whatever takes how long.
         self._ordered, self._selected = budget.candidates is not None and self._devices.count == 1, None
         # A model may have what rules have not: a search with one has the whole budget.
@@ -492,4 +493,4 @@ class Search:
 
     def _most(self, budget: Budget) -> int:
         """How many candidates may be on the devices at once."""
-        return on_devices(self.evaluator.signals.mode, self._devices.count, counted=budget.candidates is not None)
+        return on_devices(self._mode, self._devices.count, counted=budget.candidates is not None)
