@@ -37,15 +37,15 @@ def compile_in(folder: Path) -> None:
     _COMMON[:] = [folder]
 
 
-def with_runtime(cache: Path) -> Path:
+def with_runtime(cache: Path, *, alone: bool = False) -> Path:
     """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it.
 
-    Whatever compilers make there is shared by all tests and kept by content; nothing else is in it.
+    Whatever compilers make there is shared by all tests and kept by content, unless it is `alone`; nothing else is in it.
     """
     kept = prepare_runtime()
     if kept is not None and not (cache / "cpu" / kept.name).exists():
         shutil.copytree(kept, cache / "cpu" / kept.name)
-    for name in _COMPILED if _COMMON else ():
+    for name in _COMPILED if _COMMON and not alone else ():
         if not (cache / name).exists():
             (_COMMON[0] / name).mkdir(parents=True, exist_ok=True)
             (cache / name).parent.mkdir(parents=True, exist_ok=True)

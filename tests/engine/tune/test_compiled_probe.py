@@ -176,7 +176,7 @@ def test_a_warp_lives_in_one_schedulers_registers():
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"), alone=True)))
         patch.setattr("engine.tune.compiled_probe._FIRST_S", 60)  # on a busy machine compilers start late
         patch.setattr("engine.tune.compiled_probe._MOST_S", 60)
         found = make_machine(device="cpu", jobs=2)
