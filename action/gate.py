@@ -12,6 +12,7 @@ from action.request import Request
 from bot.commands import All, Apply, Check, Command, Explain, Help, Optimize, Pr, parse
 from engine.errors import UsageError
 from engine.settings.config import NAMES, Config, parse_config
+from engine.settings.suffixes import HEADERS
 
 _ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -79,7 +80,7 @@ def _on(pull: Pull, reader: Reader, settings: Config | None = None, **asked: Any
 
 def _relevant(changed: list[str], config: Config) -> bool:
     # Headers and build files can change a kernel too; which do is found out where the code is.
-    return any(config.wants(p) or p.endswith((".h", ".hpp", ".cuh", ".inl", "optiml.toml")) for p in changed)
+    return any(config.wants(p) or p.endswith((*HEADERS, "optiml.toml")) for p in changed)
 
 
 def _push(event: Mapping[str, Any], reader: Reader) -> Decision:

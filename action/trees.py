@@ -7,8 +7,9 @@ from pathlib import Path
 from bot.clone import Repository
 from engine.errors import MachineError
 from engine.settings.config import NAMES
+from engine.settings.suffixes import SOURCES
 
-_ENDS = (".cu", ".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".cpp", ".cc", ".cxx", "optiml.toml")
+_ENDS = (*SOURCES, "optiml.toml")
 _MAX_FILES = 20_000
 _MAX_BYTES = 512 << 20
 

@@ -16,9 +16,9 @@ from engine.cuda.parse import parse
 from engine.cuda.slice import device_slice
 from engine.errors import OptimlError, SourceError
 from engine.model import Program
+from engine.settings.suffixes import CUDA, KERNELS, SOURCES, may_define
 
-CUDA = (".cu", ".cuh")
-_TEXT = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
+_TEXT = (*SOURCES, ".c")
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)', re.M)
 _DEFINE = re.compile(r"#\s*define\s+([A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -89,7 +89,7 @@ def _unreadable(entry: Entry, repository: Repository, head: str) -> str | None:
 
 def _affected(repository: Repository, head: str, changed: Sequence[Entry], launched: Iterable[str]) -> list[str]:
     """Files at the head that may define a kernel that the changes reach, in order of path."""
-    files = {entry.path for entry in changed if entry.path.endswith(CUDA)}
+    files = {e.path for e in changed if may_define(e.path, repository.read(head, e.path) or b"")}
     waiting = [(entry.path, 0) for entry in changed if not entry.path.endswith(".cu")]
     seen = {path for path, _ in waiting}
     names: dict[str, list[str]] = {}
@@ -106,11 +106,12 @@ def _affected(repository: Repository, head: str, changed: Sequence[Entry], launc
                 continue
             seen.add(path)
             waiting.append((path, depth + 1))
-            if path.endswith(CUDA):
+            if may_define(path, data):
                 files.add(path)
     for kernel in launched:
-        for path in repository.grep(head, kernel.rpartition("::")[2], CUDA):
-            files.add(path)
+        for path in repository.grep(head, kernel.rpartition("::")[2], KERNELS):
+            if may_define(path, repository.read(head, path) or b""):
+                files.add(path)
     return sorted(files)
 
 

@@ -10,7 +10,8 @@ _MAX_BODY = 65_536
 _MAX_LINE = 500
 _WORD = re.compile(r"[\w./:=,<>+@-]{1,300}", re.ASCII)
 _TARGET = re.compile(
-    r"(?P<path>[\w+@][\w./+@-]{0,250}\.cuh?)?(?::(?P<kernel>[A-Za-z_][\w:]{0,120}(?:<[\w:,-]{0,80}>)?))?", re.ASCII
+    r"(?P<path>[\w+@][\w./+@-]{0,250}\.(?:cuh?|h|hpp|hh|hxx|inl|inc))?(?::(?P<kernel>[A-Za-z_][\w:]{0,120}(?:<[\w:,-]{0,80}>)?))?",
+    re.ASCII,
 )
 _BUDGET = re.compile(r"(\d{1,5})(s|m|h)?", re.ASCII)
 _ARCH = re.compile(r"sm_\d{2,3}a?", re.ASCII)

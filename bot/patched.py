@@ -8,8 +8,9 @@ import re
 
 from bot.diff import FileDiff, read_diff
 from bot.errors import DiffError
+from engine.settings.suffixes import SOURCES
 
-_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
+_SUFFIXES = (*SOURCES, ".c")
 _PART = re.compile(r"(?!\.)[^/\0-\x1f\x7f\\]{1,255}")
 _MAX_FILES = 20
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\r\n]+)[>"]', re.M)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.cuda.compile_command import HEADERS
 from engine.cuda.conditions import is_standard
 from engine.cuda.slice import DeviceSlice
 from engine.errors import CompileError, OptimlError
+from engine.settings.suffixes import HEADERS
 from hooks.targets import Target
 
 _WORD = re.compile(r"(?<![\w:])[A-Za-z_]\w*", re.ASCII)

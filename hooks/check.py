@@ -35,7 +35,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         prog="optiml-check", description="Compile the CUDA kernels that a commit changes and report findings."
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="the .cu and .cuh files (default: those that differ from HEAD)"
+        "files", nargs="*", metavar="FILE", help="CUDA files and headers (default: those that differ from HEAD)"
     )
     parser.add_argument("--all", action="store_true", help="all kernels of the files (default: of the repository)")
     parser.add_argument("--base", metavar="REV", help="commit to compare with (default: HEAD)")

@@ -65,7 +65,7 @@ def nothing_named(commit: str) -> str:
     """The note of a call without files that found none."""
     if commit:
         return f"no CUDA file differs from commit {commit[:12]}; give files, or --all for the whole repository"
-    return "the repository has no .cu or .cuh file that the settings include"
+    return "the repository has no file with a kernel that the settings include"
 
 
 def base_commit(root: Path, given: str | None) -> str:
@@ -111,7 +111,8 @@ def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
     Raises UsageError for a name that no file of the repository has: pre-commit gives none, a person may.
     """
     from engine.errors import UsageError
-    from hooks.worktree import HEADERS, including
+    from engine.settings.suffixes import HEADERS, may_define
+    from hooks.worktree import including
 
     found: dict[str, None] = {}
     headers = []
@@ -128,10 +129,9 @@ def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
         if not path.is_file() or path.is_symlink():
             continue
         relative = path.relative_to(root).as_posix()
-        header = relative.endswith(HEADERS)
-        if header:
+        if relative.endswith(HEADERS):
             headers.append(relative)
-        if not header or b"__global__" in path.read_bytes():
+        if may_define(relative, path.read_bytes()):
             found[relative] = None
     found.update(dict.fromkeys(including(root, headers)))
     return [path for path in found if config.wants(path)]

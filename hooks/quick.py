@@ -61,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         prog="optiml-quick", description="Search for faster versions of the CUDA kernels that a commit changes."
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="the .cu and .cuh files (default: those that differ from HEAD)"
+        "files", nargs="*", metavar="FILE", help="CUDA files and headers (default: those that differ from HEAD)"
     )
     parser.add_argument("--fix", action="store_true", help="apply the suggestions to the working tree")
     parser.add_argument("--all", action="store_true", help="all kernels of the files (default: of the repository)")

@@ -8,14 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engine.errors import MachineError, UsageError
+from engine.settings.suffixes import KERNELS, SOURCES, may_define
 
 _TIMEOUT_S = 30
-HEADERS = (".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl")
-_KERNELS = (":(glob)**/*.cu", ":(glob)**/*.cuh")
-_CUDA = (":(glob)**/*.cu", *(f":(glob)**/*{end}" for end in HEADERS))
-_SOURCES = tuple(
-    f":(glob)**/*{end}" for end in (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".cpp", ".cc", ".cxx", "optiml.toml")
-)
+_CUDA = tuple(f":(glob)**/*{end}" for end in KERNELS)
+_SOURCES = tuple(f":(glob)**/*{end}" for end in (*SOURCES, "optiml.toml"))
 
 
 def git(root: Path, *arguments: str, data: bytes = b"") -> bytes:
@@ -110,9 +107,9 @@ def changed(root: Path, commit: str) -> list[str]:
 
 
 def sources(root: Path) -> list[str]:
-    """The .cu and .cuh files of the working tree that git does not ignore."""
-    found = git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *_KERNELS)
-    return [path for path in _paths(found) if (root / path).is_file()]
+    """The files of the working tree that may define a kernel, but for those that git ignores."""
+    found = _paths(git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *_CUDA))
+    return [path for path in found if (root / path).is_file() and may_define(path, (root / path).read_bytes())]
 
 
 def including(root: Path, headers: Sequence[str]) -> list[str]:

@@ -10,12 +10,13 @@ from typing import Any
 
 from engine.compile.built import NotBuilt
 from engine.compile.compiler import Compiler
-from engine.cuda.edit import SOURCES, edit_program
+from engine.cuda.edit import edit_program
 from engine.cuda.parse import not_understood
 from engine.errors import SourceError
 from engine.evaluate.build import Builder, BuildOptions
 from engine.model import Program, Target
 from engine.rewrite.proposal import Family, Proposal
+from engine.settings.suffixes import KERNELS
 from engine.spec.plain import as_spec
 from engine.tune.offers import Place, family_at, offers
 from engine.verify.defences import Defences
@@ -82,7 +83,7 @@ def _not_understood(program: Program, paths: set[str]) -> dict[str, list[tuple[i
     """What the grammar did not understand of the files that proposals edit: who makes the edits asks that of each."""
     found = {}
     for path in paths & set(program.files):
-        if not path.endswith(SOURCES):
+        if not path.endswith(KERNELS):
             continue
         with suppress(SourceError):  # whoever edits it is told
             found[path] = [(span.start, span.end) for span in not_understood(program.files[path], path)]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import OptimlError, UsageError
+from engine.settings.suffixes import KERNELS, may_define
 
-_WITH_KERNEL = re.compile(r"(.+\.(?:cuh?|hpp|hh|hxx|h|inl)):([A-Za-z_][\w:<>, ]*)", re.DOTALL)
-_CUDA = (".cu", ".cuh")
+_WITH_KERNEL = re.compile(r"(.+\.(?:cuh?|hpp|hh|hxx|h|inl|inc)):([A-Za-z_][\w:<>, ]*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ def _of(target: Target, kernels: Callable[[Path], Sequence[str]], wanted: Callab
     if target.kernel is not None:
         return [target]
     if target.file.is_dir():
-        files = sorted(
-            p for p in target.file.rglob("*") if p.suffix in _CUDA and p.is_file() and not _hidden(p, target.file)
-        )
+        files = sorted(p for p in target.file.rglob("*") if _may_define(p) and not _hidden(p, target.file))
         found = [Target(file, name, str(file)) for file in files if wanted(file) for name in _readable(file, kernels)]
         if not found:
             raise UsageError(
@@ -74,6 +72,10 @@ def _readable(file: Path, kernels: Callable[[Path], Sequence[str]]) -> Sequence[
         return kernels(file)
     except OptimlError:
         return [None]
+
+
+def _may_define(path: Path) -> bool:
+    return path.suffix in KERNELS and path.is_file() and may_define(path.name, path.read_bytes())
 
 
 def _hidden(path: Path, folder: Path) -> bool:

@@ -19,13 +19,13 @@ from engine.cuda.compile_options import Options, inside, read_options, words_of
 from engine.cuda.load import add_headers, including_files, read_below, source_files
 from engine.errors import OptimlError, SourceError
 from engine.settings.config import Config, load_config
+from engine.settings.suffixes import HEADERS
 
 DATABASE, NINJA = "compile_commands.json", "build.ninja"
 _MAX_BYTES = 64 << 20
 _MAX_FOLDERS = 200  # that are looked at for build files
 # Folders that build systems make: CMake's and its presets', IDEs', meson's, PyTorch's.
 _BUILD = re.compile(r"\.?_?build\w*|cmake-build-[\w-]+|out|builddir", re.IGNORECASE)
-HEADERS = (".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
 _UNITS = (".cu", ".cpp", ".cc", ".cxx")
 _INCLUDE_NAME = "include"  # a folder of this name is assumed to hold headers where no command says so
 _VARIABLE = re.compile(r"(\w[\w.-]*) *= *(.*)")

@@ -8,8 +8,7 @@ from engine.cuda.kernel import Edit, Span
 from engine.cuda.parse import not_understood, parse
 from engine.errors import SourceError
 from engine.model import Program
-
-SOURCES = (".cu", ".cuh")
+from engine.settings.suffixes import KERNELS
 
 
 def apply(data: bytes, edits: Iterable[Edit]) -> bytes:
@@ -44,7 +43,7 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
             raise SourceError("an edit is for a file that is not part of the program", path)
         data = program.files[path]
         listed = list(wanted)
-        if path.endswith(SOURCES):
+        if path.endswith(KERNELS):
             errors = not_understood(data, path)
             for edit in listed:
                 for error in errors:

@@ -17,8 +17,8 @@ from engine.cuda.parse import parse, text, walk
 from engine.cuda.readable_text import has_launch
 from engine.errors import SourceError
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 
-LAUNCH_FILES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
 _ASKING = re.compile(r"cudaFunc(?:Set|Get)|cudaOccupancy|cuFunc|cuOccupancy|hipFunc")  # use a kernel, launch none
 
 
@@ -46,7 +46,7 @@ def sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
     return tuple(
         site
         for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES) and has_launch(data) and not has_its_own(program, path, plain)
+        if path.endswith(SOURCES) and has_launch(data) and not has_its_own(program, path, plain)
         for site in parse(data, path).launches
         if site.kernel.rpartition("::")[2] == plain
     )
@@ -139,7 +139,7 @@ def hidden_launch(program: Program, kernel: str) -> str:
     name = kernel.rpartition("::")[2]
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for path, data in program.files.items():
-        if not path.endswith(LAUNCH_FILES) or not word.search(data) or has_its_own(program, path, name):
+        if not path.endswith(SOURCES) or not word.search(data) or has_its_own(program, path, name):
             continue
         unit = parse(data, path)
         for match in word.finditer(data):
@@ -292,10 +292,7 @@ def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, 
     if any(len(object_macros(unit.data, unit.path).get(name, ())) > 1 for name in scope.used):
         return ()
     kernels = {
-        k.name: k
-        for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES)
-        for k in parse(data, path).kernels
+        k.name: k for path, data in program.files.items() if path.endswith(SOURCES) for k in parse(data, path).kernels
     }
     kernel = kernels.get(site.kernel.rpartition("::")[2])
     found = []
@@ -324,6 +321,6 @@ def _all_launched(program: Program) -> set[str]:
     return {
         site.kernel
         for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES) and has_launch(data)
+        if path.endswith(SOURCES) and has_launch(data)
         for site in parse(data, path).launches
     }

@@ -14,11 +14,12 @@ from functools import lru_cache
 from tree_sitter import Node
 
 from engine.cuda.kernel import LaunchPart, LaunchSite, Span, Unit
-from engine.cuda.launch import LAUNCH_FILES, has_its_own, sites
+from engine.cuda.launch import has_its_own, sites
 from engine.cuda.launching_macros import macro_sites
 from engine.cuda.parse import parse, span, text, walk
 from engine.cuda.readable_text import has_launch
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 
 _POINTED = re.compile(
     r"([A-Za-z_]\w*)\s*=\s*(?:[^;{}]*[?:]\s*)?(?:\(\s*(?:const\s+)?void\s*\*\s*\)\s*)?&?\s*(?:[A-Za-z_]\w*::)*$"
@@ -85,7 +86,7 @@ def closing(written: str, start: int) -> int:
 
 def _indirect(program: Program, plain: str) -> Iterator[LaunchSite]:
     for path, data in program.files.items():
-        if not path.endswith(LAUNCH_FILES) or plain.encode() not in data or has_its_own(program, path, plain):
+        if not path.endswith(SOURCES) or plain.encode() not in data or has_its_own(program, path, plain):
             continue
         if not (has_launch(data) or b"aunch" in data or b"return" in data):
             continue
@@ -100,7 +101,7 @@ def _chosen(program: Program, plain: str, reference: _KernelReference) -> Iterat
     """Launches by a variable that begins with what a function gives."""
     call = re.compile(rf"\b(\w+)\s*=\s*(?:\w+::)*{re.escape(reference.chooser)}\s*(?:<[^;<>]*>\s*)?\(")
     for path, data in program.files.items():
-        if not path.endswith(LAUNCH_FILES) or reference.chooser.encode() not in data or not has_launch(data):
+        if not path.endswith(SOURCES) or reference.chooser.encode() not in data or not has_launch(data):
             continue
         unit = parse(data, path)
         for match in call.finditer(data.decode("latin-1")):
@@ -234,7 +235,7 @@ def _launches(program: Program, function: str) -> bool:
     return any(
         f.name == function and re.search(rb"<<<|cudaLaunchKernel", data[f.body.start : f.body.end])
         for path, data in program.files.items()
-        if path.endswith(LAUNCH_FILES) and function.encode() in data
+        if path.endswith(SOURCES) and function.encode() in data
         for f in parse(data, path).functions
     )
 

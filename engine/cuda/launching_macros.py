@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from engine.cuda.kernel import LaunchSite, Span, Unit
-from engine.cuda.launch import LAUNCH_FILES, has_its_own
+from engine.cuda.launch import has_its_own
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse
 from engine.cuda.readable_text import has_launch
 from engine.cuda.records import split_arguments
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMED = re.compile(r"\(\s*\(?\s*((?:\w|::)+\s*(?:<[^;()]*>)?)\s*\)?\s*\)\s*<<<")  # `(kernel<T>)<<<`
@@ -40,7 +41,7 @@ def macro_sites(program: Program, plain: str) -> Iterator[LaunchSite]:
     """The launches of a kernel (plain name) that a file makes by macros of the program."""
     macros = _launching(program)
     for path, data in program.files.items() if macros else ():
-        if not path.endswith(LAUNCH_FILES) or has_its_own(program, path, plain):
+        if not path.endswith(SOURCES) or has_its_own(program, path, plain):
             continue
         if not any(name.encode() in data for name in macros):
             continue
@@ -56,7 +57,7 @@ def _launching(program: Program) -> dict[str, _Macro]:
     """The macros with parameters that launch something, but those that have several definitions or put words together."""
     found: dict[str, set[_Macro]] = {}
     for path, data in program.files.items():
-        if path.endswith(LAUNCH_FILES) and b"define" in data and has_launch(data):
+        if path.endswith(SOURCES) and b"define" in data and has_launch(data):
             for name, definitions in function_macros(data, path).items():
                 found.setdefault(name, set()).update(_Macro(*definition) for definition in definitions)
     only = {name: next(iter(macros)) for name, macros in found.items() if len(macros) == 1}

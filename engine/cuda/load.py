@@ -18,8 +18,8 @@ from engine.cuda.readable_text import has_launch
 from engine.cuda.standins import is_standin, standin
 from engine.errors import SourceError, UsageError
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 
-_LAUNCHING = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".inl")
 _SKIPPED = frozenset({"build", "node_modules", "__pycache__", "venv"})  # and every folder whose name begins with a dot
 _MAX_BYTES = 2 << 20
 _MAX_FILES = 5_000
@@ -228,10 +228,18 @@ def _where_else(files: Mapping[str, bytes], main: str) -> str:
         line = unit.line_of(unit.errors[0].start)
         what = f"line {line} is not understood" if line > 1 else "its text is not understood"
         return f"{what}; braces have to be balanced under each #if"
-    for header in sorted(files.keys() - {main}):
-        if b"__global__" in files[header] and parse(files[header], header).kernels:
-            return f"its kernels are in {header}: give that file"
+    if headers := list(kernels_of_headers(files, main)):
+        return f"its kernels are in {headers[0]}: give that file"
     return "give a file that defines a __global__ function"
+
+
+def kernels_of_headers(files: Mapping[str, bytes], main: str) -> dict[str, list[str]]:
+    """The qualified names of the kernels that files other than `main` define, for each that defines one."""
+    found = {}
+    for header in sorted(files.keys() - {main}):
+        if b"__global__" in files[header] and (kernels := parse(files[header], header).kernels):
+            found[header] = [kernel.qualified for kernel in kernels]
+    return found
 
 
 def _plain(kernel: str) -> str:
@@ -350,7 +358,7 @@ def source_files(root: Path) -> Iterator[str]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith(".") and entry.name not in _SKIPPED:
                         folders.append(path)
-                elif entry.name.endswith(_LAUNCHING) and entry.is_file(follow_symlinks=False):
+                elif entry.name.endswith(SOURCES) and entry.is_file(follow_symlinks=False):
                     files += 1
                     if entry.stat(follow_symlinks=False).st_size <= _MAX_BYTES:
                         yield path

@@ -5,6 +5,7 @@ import re
 from engine.cuda.parse import parse
 from engine.cuda.questions import text, walk, written
 from engine.rewrite import Edit, Node, OptimlError, Proposals, Site, Span, merge, proposal
+from engine.settings.suffixes import SOURCES
 from engine.spec.types import source_type
 
 
@@ -126,7 +127,7 @@ def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[
     word = re.compile(rf"\b{re.escape(name)}\b(?!\s*(?:<|\())".encode())
     found: dict[str, tuple[Edit, ...]] = {}
     for path, data in site.program.files.items():
-        if name.encode() not in data or not path.endswith((".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".inl")):
+        if name.encode() not in data or not path.endswith(SOURCES):
             continue
         if word.search(re.sub(rb"//[^\n]*|/\*.*?\*/", b"", data, flags=re.S)):
             return None

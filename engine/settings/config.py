@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from engine.settings.config_text import ConfigError, Keys, from_toml, from_yaml, shown
 from engine.settings.config_values import Choice, Command, Flag, Kind, Many, Number, Text, Time, Wrong, kind_of
+from engine.settings.suffixes import KERNELS
 
 NAMES = (".optiml.yml", "pyproject.toml")
 _MAX_BYTES = 256 << 10  # a pyproject.toml may hold much else
@@ -228,7 +229,9 @@ class Compile:
 class Config:
     """All settings. Every one has a default, so an empty file is a right one."""
 
-    paths: tuple[str, ...] = _option(("**/*.cu", "**/*.cuh"), Many(_GLOB, 1), "Files to include.")
+    paths: tuple[str, ...] = _option(
+        tuple(f"**/*{end}" for end in KERNELS), Many(_GLOB, 1), "Files to include (headers: those with kernels)."
+    )
     exclude: tuple[str, ...] = _option((), Many(_GLOB), "Files to exclude.")
     targets: tuple[str, ...] = _option(
         ("sm_90",),

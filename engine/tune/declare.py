@@ -10,11 +10,12 @@ from engine.cuda.constants import integers
 from engine.cuda.parse import parse
 from engine.errors import SpecError, UsageError
 from engine.model import Program
+from engine.settings.suffixes import KERNELS
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import relaunched
 from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
 from engine.tune.space import Condition, Parameter, Space, parse_values
-from engine.tune.template import SOURCES, ConstantTemplate
+from engine.tune.template import ConstantTemplate
 
 _LINE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
@@ -70,7 +71,7 @@ def _constants(
     program: Program, parameters: Mapping[str, Parameter], conditions: Sequence[Condition]
 ) -> tuple[tuple[str, int], ...]:
     """The constants of the program that conditions name. Raises UsageError for one that is no plain number."""
-    others = [path for path in program.files if path != program.kernel_file and path.endswith(SOURCES)]
+    others = [path for path in program.files if path != program.kernel_file and path.endswith(KERNELS)]
     units = [parse(program.files[path], path) for path in (program.kernel_file, *others)]
     known: dict[str, int] = {}
     for condition in conditions:

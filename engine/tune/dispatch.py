@@ -21,6 +21,7 @@ from engine.cuda.parse import parse, walk
 from engine.cuda.parse import text as text_of
 from engine.errors import RefusedError, SourceError
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import split_kernel, tables_of
 from engine.tune.template import ConstantTemplate, Template
@@ -29,7 +30,6 @@ from engine.tune.tuning_result import Branch, Range, ShapeBest
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
 _TOLD = 3  # sizes of which an error says how the shapes overlap
 _NAMED = 6  # shapes that it names for one of them
 _FLOATING = re.compile(r"float|double|half|bfloat")
@@ -374,7 +374,7 @@ class _Writer:
         for name in self.names:
             word = re.compile(rb"\b%s\b" % name.encode())
             for path, data in self.program.files.items():
-                for match in word.finditer(data) if path.endswith(_SOURCES) else ():
+                for match in word.finditer(data) if path.endswith(SOURCES) else ():
                     at = Span(match.start(), match.end())
                     fine = path == self.path and any(s.contains(at) for s in (*gone, *tuning, *inside))
                     if not fine and not self.comment(path, at):

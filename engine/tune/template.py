@@ -16,12 +16,12 @@ from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.model import Evaluation, LaunchConfig, Program
 from engine.rewrite.proposal import Family, Proposal
+from engine.settings.suffixes import KERNELS
 from engine.spec.constant_values import bound_at, launches_at, shared_bytes, value_at
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.space import Point, Space
 from engine.verify.screen import screen
 
-SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
 Launches = tuple[tuple[LaunchConfig, ...], ...]  # a tuple, with a launch per step, for each timing case
 
 _DEFINE = rb"(?m)^[ \t]*#[ \t]*define[ \t]+%s\b"
@@ -205,7 +205,7 @@ class ConstantTemplate:
                 texts += [unit.text(f.span) for f in around] or [unit.data.decode("utf-8", "replace")]
         tables = {**self._unit.constants, **self._unit.macros}
         for path, data in self.original.files.items():
-            if path.endswith(SOURCES):
+            if path.endswith(KERNELS):
                 unit = parse(data, path)
                 tables |= {**unit.constants, **unit.macros}
         reached = closure((w for t in texts for w in words(t)), lambda word: words(tables.get(word, "")))
@@ -219,7 +219,7 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
     """
     found: list[tuple[str, Span | None, int | None]] = []
     for path, data in program.files.items():
-        if path.endswith(SOURCES) and re.search(rb"\b%s\b" % re.escape(name.encode()), data):
+        if path.endswith(KERNELS) and re.search(rb"\b%s\b" % re.escape(name.encode()), data):
             unit = parse(data, path)
             if name in unit.macros or name in unit.constants:
                 found.append((path, value_span(unit, name), integers(unit, [name]).get(name)))

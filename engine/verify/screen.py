@@ -21,6 +21,7 @@ from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, Form, Reading, as_it_stands, form_of, forms_of
 from engine.errors import OptimlError
 from engine.model import Program
+from engine.settings.suffixes import SOURCES
 from engine.spec.constant_memory import changed_declaration
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
@@ -62,7 +63,6 @@ _HEADERS = re.compile(
 )
 _DEVICE = frozenset({"__global__", "__device__"})
 _OTHERS = "code other than the kernel and its launch uses"
-_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx", ".inl")
 
 
 def screen(original: Program, candidate: Program, spec: KernelSpec, defences: Defences = ALL) -> str | None:
@@ -100,7 +100,7 @@ def _file(
         except tomllib.TOMLDecodeError:
             same = False
         return None if same else "changes the kernel spec beyond its launch"
-    if not path.endswith(_SOURCES):
+    if not path.endswith(SOURCES):
         return "changes a file that is neither source nor spec"
     if defences.forms and (reason := odd_form(before, after)):
         return reason

@@ -68,6 +68,21 @@ def test_the_kernels_that_a_change_reaches(
     assert found(repo, base, head) == expected
 
 
+@pytest.mark.parametrize("end", ["h", "hpp", "inl"])
+def test_a_kernel_in_a_header_of_any_name_is_found(repo: Repo, end: str) -> None:
+    """A quarter of the files with kernels of a large collection of programs were not looked at."""
+    kernel = "__global__ void k(float* x) { x[threadIdx.x] = 1.0f; }\n"
+    files: dict[str, str | bytes] = {
+        f"k.{end}": kernel,
+        "main.cu": f'#include "k.{end}"\nvoid f(float* x) {{ k<<<1, 32>>>(x); }}\n',
+    }
+    base = repo.commit(files)
+    head = repo.commit({f"k.{end}": kernel.replace("1.0f", "2.0f")})
+    assert found(repo, base, head) == {"k": ("body",)}
+    again = repo.commit({"main.cu": str(files["main.cu"]).replace("1, 32", "1, 64")})
+    assert found(repo, head, again) == {"k": ("launch",)}
+
+
 def test_a_launch_in_another_file_counts(repo: Repo) -> None:
     main = "void first(float*, int);\nvoid go(float* x) { first<<<1, 32>>>(x, 32); }\n"
     base = repo.commit({**FILES, "main.cpp": main})

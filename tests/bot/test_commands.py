@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.commands import All, Apply, Cancel, Check, Command, Explain, Help, Optimize, Pr, Status, parse
+from engine.settings.suffixes import KERNELS
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,6 @@ def test_what_is_written_wrong_gets_the_help_and_is_not_repeated(words: str) -> 
 def test_no_text_gives_more_than_words_of_the_list(text: str) -> None:
     command = parse(f"/optiml {text}")
     if isinstance(command, Optimize):
-        assert command.path == "" or command.path.endswith((".cu", ".cuh"))
+        assert command.path == "" or command.path.endswith(KERNELS)
         assert not set(command.path + command.kernel + command.arch) & set(" $`;|&\\'\"\n\r\0(){}*?!#~")
         assert ".." not in command.path.split("/")

@@ -11,7 +11,7 @@ from engine.errors import UsageError
 from engine.settings.config import Config
 from hooks.common import chosen
 from hooks.targets import targets_in
-from hooks.worktree import commit_of, fingerprint
+from hooks.worktree import commit_of, fingerprint, sources
 from tests.hooks.conftest import git
 
 Edit = Callable[[str, str], None]
@@ -67,6 +67,13 @@ def test_a_header_changes_the_kernels_that_use_it(repository: Path) -> None:
     (repository / "f.cuh").write_text("#pragma once\n__device__ inline float twice(float v) { return 2 * v; }\n")
     assert chosen(repository, ["f.cuh"], Config()) == ["k.cu"]
     assert changed(repository) == ["scale"]
+
+
+def test_kernels_in_headers_of_any_name_are_looked_at(repository: Path) -> None:
+    (repository / "plain.h").write_text("int f();\n")
+    (repository / "kernel.h").write_text("__global__ void k(float* x) { x[0] = 1; }\n")
+    assert sorted(sources(repository)) == ["k.cu", "kernel.h"]
+    assert chosen(repository, ["plain.h", "kernel.h", "k.cu"], Config()) == ["kernel.h", "k.cu"]
 
 
 def test_a_wrong_spec_is_a_problem_of_its_kernel(repository: Path, edit: Edit) -> None:

@@ -45,10 +45,11 @@ def test_a_folder_of_a_repository_is_listed_alone(tmp_path: Path, monkeypatch: p
     """All of llm.c was listed for its folder of examples."""
     monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
     root = tmp_path / "root"
-    for place in ("a/k.cu", "a/b/k.cu", "ab/k.cu"):
+    for place in ("a/k.cu", "a/b/k.h", "ab/k.cu"):
         (root / place).parent.mkdir(parents=True, exist_ok=True)
         (root / place).write_text(KERNEL)
+    (root / "a" / "plain.h").write_text("int f();\n")
     machine = SimpleNamespace(arch="sm_90", jobs=1)
-    for below, found in ((None, {"a/k.cu", "a/b/k.cu", "ab/k.cu"}), (root / "a", {"a/k.cu", "a/b/k.cu"})):
+    for below, found in ((None, {"a/k.cu", "a/b/k.h", "ab/k.cu"}), (root / "a", {"a/k.cu", "a/b/k.h"})):
         survey = Surveyor(root, machine, below).survey(0.0)  # type: ignore[arg-type]
         assert {each.file for each in survey.kernels} == found
