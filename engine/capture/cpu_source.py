@@ -16,7 +16,7 @@ _MARKER = re.compile(r'^# (\d+) "((?:[^"\\]|\\.)*)"((?: \d)*)$', re.M)
 _SYSTEM = " 3"
 _GLOBAL = re.compile(r"\b__global__\b")
 _PTX = re.compile(r"\b[a-z]\w*\.[a-z]")  # an instruction with a type or a qualifier: `asm` of the host has none
-_BODY = re.compile(r"\s*\{")
+_BODY = re.compile(r"[^;{]*\{")
 _OPENED = re.compile(r"<\s*<\s*<")
 _CLOSED = re.compile(r">\s*>\s*>")
 _NAME_BEFORE = re.compile(r"((?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*$")
@@ -98,7 +98,7 @@ def _guarded(text: str) -> str:
         end = _closing(plain, begin) + 1 if begin >= 0 else len(plain)
         body = _BODY.match(plain, end)
         if body:
-            text = text[: body.end()] + " if (!::optiml::launched()) return;" + text[body.end() :]
+            text = text[: body.end()] + " if (!::optiml::launched(__PRETTY_FUNCTION__)) return;" + text[body.end() :]
     return text
 
 

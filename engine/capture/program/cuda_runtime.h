@@ -58,7 +58,8 @@ struct Config {
 };
 
 cudaError_t launch(const Config &config, const Call &call);
-bool launched();  // false, with an error, where the host calls a kernel like a function
+// At the begin of each kernel, with its own name: false, with an error, where the host calls it like a function.
+bool launched(const char *pretty);
 
 template <class F_, class... P_, std::size_t... I_>
 cudaError_t start(const Config &config, const char *name, const void *address, F_ function, std::tuple<P_...> &given,

@@ -179,11 +179,44 @@ Recording *recording() {
     return open && open->owner == getpid() ? open : nullptr;
 }
 
+const char *asked_name = nullptr;  // what a kernel called itself outside of a launch
+bool asking_name = false;
+
+// The arguments in `… [with T = float; int N = 4]` (g++) or `… [T = float, N = 4]` (clang++), with commas between.
+std::string template_arguments(const std::string &pretty) {
+    size_t at = pretty.find(" [with "), begin = at + 7;
+    if (at == std::string::npos) at = pretty.find(" ["), begin = at + 2;
+    if (at == std::string::npos || pretty.back() != ']') return "";
+    std::string out, part;
+    int depth = 0;
+    for (size_t k = begin; k < pretty.size(); ++k) {
+        char c = pretty[k];
+        bool ends = depth == 0 && (c == ';' || c == ',' || k + 1 == pretty.size());
+        depth += (strchr("<({[", c) != nullptr) - (strchr(">)}]", c) != nullptr);
+        if (!ends) {
+            part += c;
+            continue;
+        }
+        size_t equals = part.find(" = ");
+        // What a type is short for is told there, too.
+        bool own = equals != std::string::npos && part.find_first_of("<:") > equals;
+        if (own) out += (out.empty() ? "" : ", ") + part.substr(equals + 3);
+        part.clear();
+    }
+    return out;
+}
+
 std::string symbol_of(const optiml::Call &call) {
     Dl_info info{};
     if (call.function && dladdr(call.function, &info) && info.dli_sname && info.dli_saddr == call.function) return info.dli_sname;
-    std::string name = call.name;  // a static function, or deduced arguments: as written
-    return name.substr(0, name.find('<'));
+    // A static function, or deduced arguments: the name as written, the arguments as the kernel itself knows them.
+    std::string name = call.name;
+    name = name.substr(0, name.find('<'));
+    asking_name = true, asked_name = nullptr;
+    call.thread(argument_values);
+    asking_name = false;
+    std::string given = asked_name ? template_arguments(asked_name) : "";
+    return given.empty() ? name : name + "<" + given + ">";
 }
 
 uint64_t bytes_left() {
@@ -338,9 +371,10 @@ cudaError_t optiml::launch(const Config &c, const Call &call) {
     return cudaSuccess;
 }
 
-bool optiml::launched() {
-    if (!current) last_error = cudaErrorMissingConfiguration;
-    return current;
+bool optiml::launched(const char *pretty) {
+    if (asking_name) asked_name = pretty;
+    else if (!current) last_error = cudaErrorMissingConfiguration;
+    return current && !asking_name;
 }
 
 // ---- what the machine of fibres wants of its program

@@ -121,6 +121,29 @@ def test_a_program_gives_its_output_and_its_recording(
     assert 'args.weights = { fill = "normal" }  # assumed: constant memory is not recorded' in made.text
 
 
+def test_an_instance_is_known_whoever_chose_it(repository: Path, cache: Path) -> None:
+    """Deduced arguments and static functions had no template arguments: buffers of floats were taken for doubles."""
+    (repository / "k.cu").write_text("""
+        template <typename T> struct Pair { T a, b; };
+        template <typename T> __global__ void copy(const T* x, T* y) { y[blockIdx.x] = x[blockIdx.x]; }
+        template <int N, typename T, int M = 2> static __global__ void part(T* x, Pair<T> v) { x[N * M] = v.a; }
+        namespace { template <bool B> __global__ void hidden(float* x) { x[B] = 1; } }
+        template <typename T> void run(const T* x, T* y) { copy<<<4, 1>>>(x, y); }
+        int main() {
+            float* f; double* d;
+            cudaMalloc(&f, 64); cudaMalloc(&d, 64);
+            run(f, f); run(d, d);
+            part<3><<<1, 1>>>(d, Pair<double>{1, 2});
+            hidden<true><<<1, 1>>>(f);
+        }
+    """)
+    manifest, code = _record(repository, cache, "k.cu")
+    assert code == 0
+    assert {(k.kernel, k.template_args) for k in manifest.kernels} == {
+        ("copy", "float"), ("copy", "double"), ("part", "3, double, 2"), ("hidden", "true"),
+    }  # fmt: skip
+
+
 def test_a_makefile_of_its_own(repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (repository / "sum.cu").write_text(_SUM)
     manifest, code = _record(
@@ -138,7 +161,7 @@ def test_an_access_outside_of_an_allocation_fails_the_launch(
     manifest, code = _record(repository, cache, "sum.cu", "beyond")
     out, err = capfd.readouterr()
     assert (code, out) == (1, "an illegal memory access was encountered\n")
-    assert "kernel scale: out_of_bounds, read of 4 bytes at byte 4000 of an allocation of 4000 bytes" in err
+    assert "kernel scale<float>: out_of_bounds, read of 4 bytes at byte 4000 of an allocation of 4000 bytes" in err
     assert _kernel(manifest, "scale").launches[0].contents == "failed"
 
 
