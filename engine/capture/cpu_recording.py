@@ -71,15 +71,20 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
                 "see the line above; recording on a GPU supports all of CUDA",
             )
         command = (built, *command[1:])
-    limited = "" if request.limit_s is None else f", ended after {request.limit_s:.0f} s"
+    limited = "" if request.limit_s is None else f", for {request.limit_s:.0f} s at most"
     say(f"running the program{limited}")
     end = run_program(command, environment, request.limit_s)
     say("reading and storing what was recorded")
     times, problems = read_times(found)
     launches, more = read_launches(found)
     if not times.rows:
-        how = "was ended" if end.exit_code is None else f"ended with exit code {end.exit_code}"
-        do = "build it with 'optiml nvcc', or name its .cu file"
+        if end.exit_code is None:
+            raise RefusedError(
+                f"launched no kernel in the {request.limit_s or 0:.0f} s that it was given",
+                request.command[0],
+                "give smaller inputs, or a larger --limit",
+            )
+        how, do = f"ended with exit code {end.exit_code}", "build it with 'optiml nvcc', or name its .cu file"
         raise RefusedError(f"{how} and launched no kernel on the CPU runtime", request.command[0], do)
     notes = [_NOTE, *problems, *more]
     kernels = measured_kernels(request, times)

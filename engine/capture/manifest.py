@@ -26,6 +26,7 @@ FOLDER = Path(".optiml") / "capture"
 BLOBS = "blobs"
 MANIFEST = "manifest.json"
 _MAX_MANIFEST = 32 << 20
+CPU_CALL = "cudaLaunchKernel"  # how the CPU runtime names a launch; on a GPU the driver's functions are recorded
 MAX_BLOB = 256 << 20  # of one buffer, decompressed
 _PIECE = 4 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")

@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, RecordedLaunch, load_manifest, recording_folder
+from engine.capture.manifest import (
+    BLOBS,
+    CPU_CALL,
+    Manifest,
+    RecordedKernel,
+    RecordedLaunch,
+    load_manifest,
+    recording_folder,
+)
 from engine.capture.recorded_values import (
     MULTIPLES,
     NamedLaunch,
@@ -343,9 +351,11 @@ class _Restored:
         return lambda text: (value_at(text, own) or 0) * there == (value_at(text, other) or -1) * here
 
     def _whole(self, room: int, itemsize: int) -> bool:
-        """Whether an allocation is the buffer: a small one, or as long as the launch has threads, or a small multiple of that."""
+        """Whether an allocation is the buffer: one of the CPU runtime, which has no segments, a small one, or as long as the
+        launch has threads, or a small multiple of that."""
         count = _threads(self._heaviest().launch)
-        return itemsize <= room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
+        own = all(each.launch.call == CPU_CALL for each in self.launches)
+        return itemsize <= room <= (room if own else _SMALL_BYTES) or room in {k * count * itemsize for k in MULTIPLES}
 
     def _fixed_launch(self, own: Mapping[str, int]) -> bool:
         """Whether the launch is the same for larger sizes: what a block leaves is then of one size too."""

@@ -152,7 +152,7 @@ def _record(
 
 
 def _limited(request: CaptureRequest) -> str:
-    return "" if request.limit_s is None else f", ended after {request.limit_s:.0f} s"
+    return "" if request.limit_s is None else f", for {request.limit_s:.0f} s at most"
 
 
 def measured_kernels(request: CaptureRequest, times: Times) -> tuple[RecordedKernel, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from engine.capture.manifest import (
+    CPU_CALL,
     VERSION,
     Buffer,
     Manifest,
@@ -169,10 +170,12 @@ def _pointer(address: int, size: int) -> RecordedArgument:
     return RecordedArgument(8, data, (Buffer(0, "device", address, size, 0, 0, 0, "", ""),))
 
 
-def _save(root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument], *others: Shape) -> None:
+def _save(
+    root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument], *others: Shape, call: str = ""
+) -> None:
     """A recording of one launch of a kernel in `NAME.cu`, and of shorter ones of other shapes with the same arguments."""
     launches = tuple(
-        RecordedLaunch("", *s, (0, 0, 0), 0, "", 1, 2.0 if s == shape else 1.0, tuple(arguments))
+        RecordedLaunch(call, *s, (0, 0, 0), 0, "", 1, 2.0 if s == shape else 1.0, tuple(arguments))
         for s in (shape, *others)
     )
     kernel = RecordedKernel(name, name, f"{name}.cu", 1, name, "", "", 1.0, 1, 1.0, 0, (), launches)
@@ -202,6 +205,10 @@ def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> N
     made = recorded_spec(tmp_path, "add")
     assert made is not None
     assert made.missing
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 20_000_000), value], call=CPU_CALL)
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert (made.spec.argument("x").size, made.missing) == ("5000000", ())
 
 
 def test_of_two_sizes_of_one_value_the_threads_choose(tmp_path: Path) -> None:

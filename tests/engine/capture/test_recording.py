@@ -53,7 +53,7 @@ def test_every_phase_is_named(stub: Path, build_cache: Path, repository: Path, s
     folder = repository / ".optiml" / "capture"
     record(CaptureRequest((str(stub / "program"),), repository, folder, build_cache, limit_s=60.0), said.append)
     assert said[0] == "building the recording library"
-    assert said[1] == "run 1 of 2: times, ended after 60 s"
+    assert said[1] == "run 1 of 2: times, for 60 s at most"
     assert any(
         re.fullmatch(r"run 2 of 2: arguments of \d+ launches of \d+ kernels; the first run took \d+ s", p) for p in said
     )
