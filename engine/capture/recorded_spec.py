@@ -241,7 +241,7 @@ class _Restored:
         for each, own in zip(self.launches, sizes, strict=True):
             wanted = LaunchConfig(each.launch.grid, each.launch.block, each.launch.shared)
             try:
-                problem = problem or self._solve(own, hosts, wanted)
+                problem = problem or self._solve(own, hosts, wanted, each)
             except SourceError as error:
                 problem = problem or str(error)
         drafted = self.spec.steps[0].launch
@@ -254,10 +254,14 @@ class _Restored:
         elif problem:
             self.missing.append(Gap(f"the launch: {problem}", "launch"))
 
-    def _solve(self, own: dict[str, int], hosts: Sequence[str], wanted: LaunchConfig) -> str:
-        """Sets the host's names in `own`; what is wrong where no values give the launch."""
+    def _solve(self, own: dict[str, int], hosts: Sequence[str], wanted: LaunchConfig, recorded: NamedLaunch) -> str:
+        """Sets the host's names in `own`; what is wrong where no values give the launch. What fills a buffer is tried first."""
         figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
-        values = sorted(v for v in {*figures, *(1 << k for k in range(11))} if v >= 1)
+        figures |= {wanted.threads * wanted.blocks, *(1 << k for k in range(11))}
+        filling = [
+            recorded.room(a.name) // parse_dtype(a.type).itemsize for a in self.spec.arguments if a.role != "scalar"
+        ]
+        values = [v for v in dict.fromkeys([*filling, *sorted(figures)]) if v >= 1]
         tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
         launch = evaluate(self.program, self.spec, 0, own)
         for chosen in [tuple(own[h] for h in hosts), *tried]:
@@ -319,13 +323,10 @@ class _Restored:
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
-            elif self._fixed_launch(sizes[heaviest]) and self._whole(room := trials[heaviest][1], dtype.itemsize):
+            elif why := self._constant(sizes[heaviest], room := trials[heaviest][1], dtype.itemsize):
                 a = replace(a, size=str(room // dtype.itemsize))
                 self._closed(f"the size of '{a.name}'")
-                self._say(
-                    f"args.{a.name}",
-                    "assumed: the size, from the recorded allocation, as the launch is always the same",
-                )
+                self._say(f"args.{a.name}", f"assumed: the size, from the recorded allocation, {why}")
             pairs = [(b.before, b.after) for each in self.launches if (b := each.buffer(a.name)) is not None]
             if changed(pairs) and a.role == "in":
                 a = replace(a, role="inout")
@@ -350,12 +351,19 @@ class _Restored:
             return lambda text: False
         return lambda text: (value_at(text, own) or 0) * there == (value_at(text, other) or -1) * here
 
-    def _whole(self, room: int, itemsize: int) -> bool:
-        """Whether an allocation is the buffer: one of the CPU runtime, which has no segments, a small one, or as long as the
-        launch has threads, or a small multiple of that."""
+    def _constant(self, own: Mapping[str, int], room: int, itemsize: int) -> str:
+        """Why a buffer may be taken for one of constant size, as long as its allocation; "" where nothing says so.
+
+        The CPU runtime's allocations are as long as they were asked for; others may be segments of an allocator, unless they are
+        small, or as long as the launch has threads, or a small multiple of that.
+        """
+        if room < itemsize:
+            return ""
+        if all(each.launch.call == CPU_CALL for each in self.launches):
+            return "which no size explains"
         count = _threads(self._heaviest().launch)
-        own = all(each.launch.call == CPU_CALL for each in self.launches)
-        return itemsize <= room <= (room if own else _SMALL_BYTES) or room in {k * count * itemsize for k in MULTIPLES}
+        whole = room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
+        return "as the launch is always the same" if whole and self._fixed_launch(own) else ""
 
     def _fixed_launch(self, own: Mapping[str, int]) -> bool:
         """Whether the launch is the same for larger sizes: what a block leaves is then of one size too."""

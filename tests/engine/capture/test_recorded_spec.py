@@ -280,6 +280,25 @@ def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> No
     assert all(evaluate(program, made.spec, 0, c.sizes).blocks >= 1 for c in made.spec.check)
 
 
+@pytest.mark.parametrize("count", [4706, 33_554_432])
+def test_what_only_the_host_knows_is_what_fills_a_buffer(count: int, tmp_path: Path) -> None:
+    """Sizes of grids with more threads than 1024, or not a power of two, were taken for those of the draft."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "move.cu").write_text(
+        "struct Rules { float step, bound; int few; };\n"
+        "__global__ void move(float* x, const Rules* rules) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    x[i] = fminf(x[i] + rules->step, rules->bound);\n}\n"
+        "void run(float* x, const Rules* rules, int count) { move<<<count / 256, 256>>>(x, rules); }\n"
+    )
+    grid = (count // 256, 1, 1)
+    _save(tmp_path, "move", (grid, (256, 1, 1)), [_pointer(1 << 40, 4 * count), _pointer(1 << 41, 12)], call=CPU_CALL)
+    made = recorded_spec(tmp_path, "move")
+    assert made is not None
+    assert (dict(made.spec.time[0].sizes), made.missing) == ({"count": count}, ())
+    assert [a.size for a in made.spec.arguments] == ["count", "1"]
+
+
 def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     """One result of each block, and the number of blocks is a constant of the host."""
     (tmp_path / ".git").mkdir()
