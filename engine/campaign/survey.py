@@ -32,7 +32,7 @@ from engine.spec.tables import SPEC_NAME
 State = Literal["declared", "recorded", "drafted", "open", "refused", "unknown"]
 NOT_RUN = "analysed but not run yet: no headroom"
 READY: frozenset[State] = frozenset({"declared", "recorded", "drafted"})
-_VERSION = 2  # of what is kept in the cache
+_VERSION = 3  # of what is kept in the cache
 _WAIT_S = 0.5
 
 
