@@ -18,6 +18,7 @@ from engine.spec.drafted_callers import (
     is_launched,
     no_launch,
     note_shared,
+    passed_equal,
     passed_null,
     passed_products,
     set_looped,
@@ -35,7 +36,8 @@ from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.related_values import set_values
+from engine.spec.launch_config import DIFFERENT
+from engine.spec.related_values import set_equal, set_values
 from engine.spec.shapes import (
     counted_shapes,
     first_shapes,
@@ -128,6 +130,7 @@ class _Way:
     kept: frozenset[str] = frozenset()
     blocks: Mapping[str, int] = field(default_factory=dict)
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    equal: Mapping[str, str] = field(default_factory=dict)
 
     def given(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """What runs of the original are given: sizes, and those that the host computes of them."""
@@ -160,7 +163,7 @@ def draft(
     way = _Way(OriginalRuns(untried=runs.untried), options=options or CompileOptions(), launch=launch)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
-    for find in (_hosts, _launching, _segments):
+    for find in (_equal, _hosts, _launching, _segments):
         if (found := find(program, made, way)) != way:
             way, made = found, made_by(found)
     trials = runs.trials
@@ -230,6 +233,14 @@ def _open_at(made: Draft, asked: str, name: str) -> Draft:
     return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
 
 
+def _equal(program: Program, made: Draft, way: _Way) -> _Way:
+    """With sizes as equal as the host has them, where its launch follows from one that it passes for several."""
+    if not any(m.startswith(_LAUNCH) and DIFFERENT in m for m in made.missing):
+        return way
+    kernel = parse(program.data, program.kernel_file).kernel(made.spec.kernel)
+    return replace(way, equal=passed_equal(program, kernel))
+
+
 def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
     return replace(way, hosts=in_grid(program, made.spec)) if any(m.startswith(_LAUNCH) for m in made.missing) else way
 
@@ -296,6 +307,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     set_looped(program, kernel, parts)
     parts += drafted_constants(kinds, usage, missing)
     set_values(program, kernel, template_args, parts)
+    set_equal(parts, way.equal)
     parts = with_divisors(program, kernel, parts)
     way = replace(way, products=set_products(parts, way.products))
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}

@@ -100,6 +100,22 @@ def passed_numbers(program: Program, kernel: Kernel) -> dict[str, tuple[int | fl
     return found
 
 
+def passed_equal(program: Program, kernel: Kernel) -> dict[str, str]:
+    """Parameters for which every visible launch passes what it passes for an earlier one, with the earlier one's name."""
+    names = [p.name for p in kernel.parameters]
+    plain = [p.name for p in kernel.parameters if not p.pointer]
+    rows = [
+        dict(zip(names, (" ".join(a.split()) for a in site.arguments), strict=False))
+        for site in readable_sites(program, kernel.name)
+    ]
+    found: dict[str, str] = {}
+    for at, later in enumerate(plain):
+        for first in plain[:at]:
+            if first not in found and rows and all(first in row and row.get(later) == row[first] for row in rows):
+                found.setdefault(later, first)
+    return found
+
+
 def passed_products(program: Program, kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """What the first launch passes as a product, `n = rows * cols`, of which the kernel is given a factor as well: its factors.
 

@@ -23,6 +23,7 @@ from engine.model import LaunchConfig, Program
 from engine.spec.host_solved import solved
 from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 
+DIFFERENT = "for parameters of different values"  # of one name of the host's that decides the grid
 _NAME = re.compile(r"[A-Za-z_]")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([A-Za-z_]\w*)\s*>")
@@ -165,7 +166,7 @@ def _known(
         except arith.ArithmeticError_:
             continue
         if known.setdefault(passed.strip(), value) != value:
-            refused[passed.strip()] = f"the launch passes '{passed.strip()}' for parameters of different values"
+            refused[passed.strip()] = f"the launch passes '{passed.strip()}' {DIFFERENT}"
     passed_names = set(known)
     for name, value in (*sizes.items(), *template.items(), *_defines(spec, sizes)):
         known.setdefault(name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from engine.cuda.definitions import expression
@@ -38,6 +38,16 @@ def set_values(program: Program, kernel: Kernel, template_args: str, parts: Sequ
             of = other.argument.value or other.argument.name
             part.argument = replace(part.argument, value=f"1.0/{of}")
             part.notes = [f"assumed: one over '{other.argument.name}'"]
+
+
+def set_equal(parts: Sequence[Part], equal: Mapping[str, str]) -> None:
+    """Gives sizes the value of the size that the host passes for them as well."""
+    sizes = {p.argument.name for p in parts if p.size}
+    for part in parts:
+        other = equal.get(part.argument.name, "")
+        if part.size and other in sizes:
+            part.argument, part.size = replace(part.argument, value=other), ""
+            part.notes = [f"every launch passes one value for '{other}' and '{part.argument.name}'"]
 
 
 def _is_whole(part: Part) -> bool:

@@ -351,3 +351,25 @@ void run(float* y, int rows, int cols) {
 """
     rows = {case.sizes["rows"] for case in draft(program(code), "k").spec.check}
     assert len(rows) > 1
+
+
+@pytest.mark.parametrize(
+    ("launch", "given"),
+    [
+        ("k<<<n / 32, 32>>>(x, y, n, n, n);", {"b": "a", "c": "a"}),
+        ("k<<<n / 32, 32>>>(x, y, n, m, n);", {"c": "a"}),
+        ("k<<<n / 32, 32>>>(x, y, n, m, n); k<<<n / 32, 32>>>(x, y, n, m, m);", {}),
+        ("k<<<64, 32>>>(x, y, n, n, n);", {}),  # the launch bears any sizes
+    ],
+)
+def test_sizes_that_decide_the_launch_together_are_one(launch: str, given: dict[str, str]) -> None:
+    """A kernel of squares had no launch at the sizes of its checks, and so no size of any buffer."""
+    code = f"""
+__global__ void k(const float* x, float* y, int a, int b, int c) {{
+    int i = blockIdx.x * 32 + threadIdx.x;
+    if (i < a && b > 0 && c > 0) y[i] = x[i] * b * c;
+}}
+void run(const float* x, float* y, int n, int m) {{ {launch} }}
+"""
+    spec = draft(program(code), "k").spec
+    assert {a.name: a.value for a in spec.arguments if a.role == "scalar" and a.value} == given
