@@ -151,6 +151,7 @@ class Usage:
         for access in kernel.accesses:
             self._access(access)
         self._bare()
+        self._referred()
 
     def _define(self, variable: Declared, value: Node) -> None:
         reached = self._reached(value)
@@ -289,6 +290,26 @@ class Usage:
                 # A condition and what is assigned to do not hand the pointer on.
                 own = {"assignment_expression": "left", "init_declarator": "declarator"}.get(parent.type, "condition")
                 use.escapes |= node.start_byte not in self._followed and parent.child_by_field_name(own) != node
+
+    def _referred(self) -> None:
+        """Elements that a function of the file takes by a reference through which it may write: `f(x[i])` with `float& v`."""
+        changing = {
+            f.name: [at for at, p in enumerate(f.parameters) if "&" in p.type and not p.const]
+            for f in self.unit.functions
+            if not isinstance(f, Kernel)
+        }
+        for call in walk(self.body):
+            name, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+            if call.type != "call_expression" or name is None or given is None:
+                continue
+            values = [n for n in given.named_children if n.type != "comment"]
+            for at in changing.get(text(name).partition("<")[0].rpartition("::")[2], ()):
+                value = values[at] if at < len(values) else None
+                array = value.child_by_field_name("argument") if value is not None else None
+                if value is not None and value.type == "subscript_expression" and array is not None:
+                    use = self.uses.get(self.aliases.get(text(array), (text(array), ""))[0])
+                    if use is not None:
+                        use.read = use.written = use.stored = True
 
     def _hint(self, call: Node) -> set[int]:
         """Takes in a load or store with a cache hint; where the names in its pointer stand."""

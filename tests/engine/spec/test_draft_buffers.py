@@ -245,3 +245,18 @@ void run(const int* ids, const float* x, float* y, int n) { k<<<(n + 255) / 256,
     )
     (gap,) = made.missing
     assert gap.startswith("suitable inputs: with random ones most of 'y' is no number in the checks")
+
+
+def test_an_element_that_a_function_takes_by_reference_may_be_written() -> None:
+    """A kernel that leaves its results by references of a function "writes to no buffer"."""
+    code = """
+__device__ void split(float v, float &low, float& high, const float& kept) { low = v * kept; high = v; }
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) split(x[i], y[i], y[i + n], x[0]);
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+"""
+    made = draft(program(code), "k")
+    assert [(a.name, a.role) for a in made.spec.arguments if a.role != "scalar"] == [("x", "in"), ("y", "inout")]
+    assert not any("writes to no buffer" in gap for gap in made.missing)
