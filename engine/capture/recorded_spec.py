@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,13 +18,16 @@ from engine.capture.manifest import (
     recording_folder,
 )
 from engine.capture.recorded_values import (
+    LARGE,
     MULTIPLES,
     NamedLaunch,
     changed,
     contents,
     fill_of,
     fitting_size,
+    grid_text,
     scalar_value,
+    trimmed,
     with_fields,
     written_number,
 )
@@ -33,7 +36,7 @@ from engine.errors import SourceError, UsageError
 from engine.model import LaunchConfig, Program
 from engine.spec.draft import Draft, draft
 from engine.spec.dtypes import parse_dtype
-from engine.spec.extents import products, value_at
+from engine.spec.extents import value_at
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Case, LaunchExpr
 from engine.spec.launch_config import evaluate
@@ -41,7 +44,6 @@ from engine.spec.shapes import launchable_checks
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
 
-_LARGE = 64  # a size above it is a length: what a recorded value of its own may be fitted to
 _MOST_TRIED = 4096  # values of names that only the host knows
 _LEAST_WEIGHT = 0.001
 _SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
@@ -77,12 +79,20 @@ def _split_qualified(kernel: str) -> tuple[str, str, str]:
     return (kernel[:at], ":", kernel[at + 1 :]) if at >= 0 else ("", "", kernel)
 
 
-def recorded_spec(root: Path, kernel: str, made: Draft | None = None, *, folder: Path | None = None) -> Draft | None:
+def recorded_spec(
+    root: Path,
+    kernel: str,
+    made: Draft | None = None,
+    *,
+    folder: Path | None = None,
+    kept: frozenset[str] = frozenset(),
+) -> Draft | None:
     """The spec of a kernel as the recorded program called it; None where no launch of it is recorded.
 
     `kernel` is as of `find_recorded`. `made` is the draft to start from (default: one from the text alone). What the recording
     does not decide stays as drafted; `missing` names what cannot be restored. `folder` is the recording's, by default the
-    repository's. Raises UsageError for a recording that cannot be read, SourceError.
+    repository's, `kept` are outputs of which the kernel leaves elements as they were.
+    Raises UsageError for a recording that cannot be read, SourceError.
     """
     folder = folder or recording_folder(root)
     manifest = load_manifest(folder)
@@ -92,6 +102,9 @@ def recorded_spec(root: Path, kernel: str, made: Draft | None = None, *, folder:
     program = load_program(root / found.file, kernels=[found.kernel])
     name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
     made = made or draft(program, name)
+    if kept:
+        roles = [replace(a, role="inout") if a.name in kept else a for a in made.spec.arguments]
+        made = replace(made, spec=replace(made.spec, arguments=tuple(roles)))
     restored = _Restored(program, made, found, folder).draft()
     if restored.missing and len(found.launches) > 1:
         longest = max(found.launches, key=lambda r: r.total_us)
@@ -187,7 +200,7 @@ class _Restored:
                 self._set(replace(a, value=text))
                 self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
                 continue
-            whole = dtype.kind == "int" and all(isinstance(v, int) and v >= 1 for v in values)
+            whole = dtype.kind == "int" and all(isinstance(v, int) and 1 <= v <= self._longest() for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
                 continue
@@ -196,6 +209,15 @@ class _Restored:
                 self._set(replace(a, value=written_number(value, dtype)))
                 more = ", differs between launches" if len(set(values)) > 1 else ""
                 self._say(f"args.{a.name}", f"recorded: the value{more}")
+
+    def _longest(self) -> int:
+        """Elements of the longest buffer: a number above it is no extent of anything."""
+        return max(
+            (e.room(a.name) // parse_dtype(a.type).itemsize for e in self.launches for a in self._pointers()), default=0
+        )
+
+    def _pointers(self) -> Iterator[Argument]:
+        return (a for a in self.spec.arguments if a.role != "scalar")
 
     def _expression(self, drafted: str, values: Sequence[int | float | None]) -> str:
         """What gives a scalar's recorded values: one of the sizes, else what the draft assumes of them; "" where neither does."""
@@ -258,9 +280,7 @@ class _Restored:
         """Sets the host's names in `own`; what is wrong where no values give the launch. What fills a buffer is tried first."""
         figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
         figures |= {wanted.threads * wanted.blocks, *(1 << k for k in range(11))}
-        filling = [
-            recorded.room(a.name) // parse_dtype(a.type).itemsize for a in self.spec.arguments if a.role != "scalar"
-        ]
+        filling = [recorded.room(a.name) // parse_dtype(a.type).itemsize for a in self._pointers()]
         values = [v for v in dict.fromkeys([*filling, *sorted(figures)]) if v >= 1]
         tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
         launch = evaluate(self.program, self.spec, 0, own)
@@ -284,16 +304,16 @@ class _Restored:
         grid = []
         for axis in range(3):
             trials = list(zip(sizes, (r.launch.grid[axis] for r in self.launches), strict=True))
-            text = _grid_text(list(sizes[0]), trials, first.block)
+            text = grid_text(list(sizes[0]), trials, first.block)
             if not text:
                 return None
             grid.append(text)
-        return LaunchExpr(_trimmed(grid), _trimmed([str(b) for b in first.block]), str(first.shared))
+        return LaunchExpr(trimmed(grid), trimmed([str(b) for b in first.block]), str(first.shared))
 
     # ---- buffers
 
     def _buffers(self, sizes: list[dict[str, int]]) -> None:
-        names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes)]
+        names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in self._tied(sizes)]
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
@@ -308,6 +328,9 @@ class _Restored:
                 )
                 continue
             dtype = parse_dtype(a.type)
+            room = trials[heaviest][1]
+            if a.size.isdigit() and self._exact() and room > int(a.size) * dtype.itemsize:
+                a = replace(a, size="")  # the text shows a part of it
             if a.size:
                 short = next(((o, r) for o, r in trials if (value_at(a.size, o) or 0) * dtype.itemsize > r), None)
                 if short is not None:
@@ -323,7 +346,7 @@ class _Restored:
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
-            elif why := self._constant(sizes[heaviest], room := trials[heaviest][1], dtype.itemsize):
+            elif why := self._constant(sizes[heaviest], room, dtype.itemsize):
                 a = replace(a, size=str(room // dtype.itemsize))
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", f"assumed: the size, from the recorded allocation, {why}")
@@ -351,6 +374,10 @@ class _Restored:
             return lambda text: False
         return lambda text: (value_at(text, own) or 0) * there == (value_at(text, other) or -1) * here
 
+    def _exact(self) -> bool:
+        """Whether allocations are as long as they were asked for."""
+        return all(each.launch.call == CPU_CALL for each in self.launches)
+
     def _constant(self, own: Mapping[str, int], room: int, itemsize: int) -> str:
         """Why a buffer may be taken for one of constant size, as long as its allocation; "" where nothing says so.
 
@@ -359,7 +386,7 @@ class _Restored:
         """
         if room < itemsize:
             return ""
-        if all(each.launch.call == CPU_CALL for each in self.launches):
+        if self._exact():
             return "which no size explains"
         count = _threads(self._heaviest().launch)
         whole = room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
@@ -389,7 +416,11 @@ class _Restored:
         scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
         fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
-        check = [self._agreeing({**c.sizes, **fixed}, sizes) for c in self.spec.check]
+        tied = self._tied(sizes)
+        check = []
+        for case in self.spec.check:
+            own = {**{n: int(v) for n, v in case.sizes.items()}, **{n: int(v) for n, v in fixed.items()}}
+            check.append(self._agreeing({**own, **{n: own[m] for n, m in tied.items()}}, sizes))
         self.spec = replace(
             self.spec,
             time=time,
@@ -403,6 +434,17 @@ class _Restored:
         self._say("time", "recorded: the shapes, weighted by their time")
         if self.alone:
             self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
+
+    def _tied(self, sizes: Sequence[Mapping[str, int]]) -> dict[str, str]:
+        """Lengths that only the host knows and that are one of the kernel's in every recorded launch, with its name."""
+        scalars = [a.size_name for a in self.spec.arguments if a.size_name]
+        hosts = [n for n in sizes[0] if n not in {a.name for a in self.spec.arguments} | set(scalars)]
+        found = {}
+        for name in hosts:
+            equal = [m for m in scalars if all(own.get(m) == own[name] > LARGE for own in sizes)]
+            if len(equal) == 1:
+                found[name] = equal[0]
+        return found
 
     def _agreeing(self, drafted: Mapping[str, int | float], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
         """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
@@ -453,27 +495,3 @@ def _threads(launch: LaunchConfig | RecordedLaunch) -> int:
 
 def _shown(launch: LaunchConfig) -> str:
     return f"<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"
-
-
-def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
-    """Without trailing ones."""
-    last = max((i for i, text in enumerate(extents) if text != "1"), default=0)
-    return tuple(extents[: last + 1])
-
-
-def _grid_text(
-    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], block: tuple[int, int, int]
-) -> str:
-    """The simplest expression for one extent of the grid; "" where none gives all of them."""
-    if all(extent == 1 for _, extent in trials):
-        return "1"
-    threads = block[0] * block[1] * block[2]
-    per = dict.fromkeys([*block, threads, 2 * threads, 4 * threads, *(1 << k for k in range(1, 11))])
-    lengths = [n for n in names if any(sizes[n] > _LARGE for sizes, _ in trials)] or list(names)
-    options = [f"cdiv({p}, {d})" for d in per if d > 1 for p in products(lengths)] + products(names)
-    options.sort(key=lambda text: text.count("*"))
-    for text in options:
-        if all(value_at(text, sizes) == extent for sizes, extent in trials):
-            return text
-    constant = {extent for _, extent in trials}
-    return str(constant.pop()) if len(constant) == 1 else ""

@@ -19,6 +19,7 @@ _ROUNDED = 512  # bytes: caching allocators hand out multiples of it
 _SAMPLE = 4 << 20  # bytes of a buffer that its range is read from
 _SHORT, _MANY = 8, 64  # how far short the largest of so many random indices may fall, in the expected distance; ours
 _CENTRED = 0.1  # of the deviation: a mean below it counts as zero
+LARGE = 64  # a size above it is a length: what a recorded value of its own may be fitted to
 MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
@@ -168,3 +169,27 @@ def _float_fill(found: np.ndarray, drafted: Fill) -> tuple[Fill, str]:
 
 def _down(low: float) -> str:
     return f"{low * 0.999:.3g}" if low > 0 else "0"
+
+
+def trimmed(extents: Sequence[str]) -> tuple[str, ...]:
+    """Without trailing ones."""
+    last = max((i for i, text in enumerate(extents) if text != "1"), default=0)
+    return tuple(extents[: last + 1])
+
+
+def grid_text(
+    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], block: tuple[int, int, int]
+) -> str:
+    """The simplest expression for one extent of the grid; "" where none gives all of them."""
+    if all(extent == 1 for _, extent in trials):
+        return "1"
+    threads = block[0] * block[1] * block[2]
+    per = dict.fromkeys([*block, threads, 2 * threads, 4 * threads, *(1 << k for k in range(1, 11))])
+    lengths = [n for n in names if any(sizes[n] > LARGE for sizes, _ in trials)] or list(names)
+    options = [f"cdiv({p}, {d})" for d in per if d > 1 for p in products(lengths)] + products(names)
+    options.sort(key=lambda text: text.count("*"))
+    for text in options:
+        if all(value_at(text, sizes) == extent for sizes, extent in trials):
+            return text
+    constant = {extent for _, extent in trials}
+    return str(constant.pop()) if len(constant) == 1 else ""

@@ -90,6 +90,7 @@ class CpuProbe:
         self._binary = machine.build(sliced.text, spec.file, spec, named)
         self._spent_s = self._spent_on_roles_s = 0.0
         self._draws = 0
+        self.kept: set[str] = set()  # outputs of which a case of `failing` left elements as they were
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
         self._seen: dict[tuple[tuple[tuple[str, int], ...], int], dict[str, int]] = {}
         self._roles: dict[tuple[tuple[str, int], ...], dict[str, Role]] = {}
@@ -179,6 +180,9 @@ class CpuProbe:
             done = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_TRIAL_S)[0]
             if done.findings:
                 found[case.name] = done.findings[0].message
+            else:
+                outs = [a.name for a in spec.arguments if a.role == "out" and a.name in done.written]
+                self.kept |= {name for name in outs if done.written[name] < job.buffers[name].size}
             self._spent_s += watch.spent_s()
         return found
 

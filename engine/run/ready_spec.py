@@ -33,7 +33,7 @@ from engine.spec.spec_text import with_checks
 from engine.spec.tables import Table, comment_tables, split_kernel
 
 Source = Literal["declared", "recorded", "drafted"]
-Recorded = Callable[[Path, str], Draft | None]
+Recorded = Callable[..., Draft | None]  # as `engine.capture.recorded_spec.recorded_spec`
 _ROUNDS = 4  # of answers that make another draft: template arguments, macros
 _REDRAFT = ("kernel", "compile.defines", "launch")  # what other gaps may close with, in the order of asking
 
@@ -175,13 +175,17 @@ class SpecMaker:
         found = self._recorded(self._root, base) if self._recorded is not None else None
         options = known.options
         if found is not None and form == "comments":
-            return self._checked(found, load_program(file, kernels=[base], include=options.include, unit=options.unit))
+            program = load_program(file, kernels=[base], include=options.include, unit=options.unit)
+            return self._checked(found, program, base)
         program = load_program(file, kernels=[base], include=options.include, unit=options.unit)
         made, notes = self._probed(with_includers(program, self._root), known, form, file.name)
         return made, "drafted", notes
 
-    def _checked(self, found: Draft, program: Program) -> tuple[Draft, Source, tuple[str, ...]]:
-        """A recorded spec, checked at other sizes where the kernel fails on its own at those that follow from the recording."""
+    def _checked(self, found: Draft, program: Program, kernel: str) -> tuple[Draft, Source, tuple[str, ...]]:
+        """A recorded spec, checked at other sizes where the kernel fails on its own at those that follow from the recording.
+
+        What a check leaves of an output as it was is part of the result.
+        """
         if found.missing or self._static:
             return found, "recorded", ()
         with scratch_folder() as scratch:
@@ -189,6 +193,8 @@ class SpecMaker:
                 machine = CpuMachine(cache_folder() / "cpu", sandbox=self._box, scratch=scratch)
                 probe = CpuProbe(program, found.spec, machine, self._root)
                 failing = probe.failing(found.spec, found.spec.check)
+                if probe.kept and self._recorded is not None:
+                    found = self._recorded(self._root, kernel, kept=frozenset(probe.kept)) or found
                 shapes = other_shapes(probe, found.spec, failing) if failing else ()
             except OptimlError as error:
                 return found, "recorded", (f"the recorded spec was not tried: {error}",)

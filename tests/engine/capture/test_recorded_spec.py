@@ -299,6 +299,54 @@ def test_what_only_the_host_knows_is_what_fills_a_buffer(count: int, tmp_path: P
     assert [a.size for a in made.spec.arguments] == ["count", "1"]
 
 
+def test_lengths_that_the_host_has_again_follow_the_kernels(tmp_path: Path) -> None:
+    """Checks had the kernel's size beside a grid of the recorded one, and left their buffers."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pass.cu").write_text(
+        "__global__ void step(int* d, int nodes) {\n"
+        "    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;\n"
+        "    d[y * nodes + x] += 1;\n}\n"
+        "void run(int* d, int nodes, const int* all, const int* block) {\n"
+        "    step<<<dim3(all[0] / block[0], all[1] / block[1]), dim3(block[0], block[1])>>>(d, nodes);\n}\n"
+    )
+    count = RecordedArgument(4, (1024).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "pass", ((64, 64, 1), (16, 16, 1)), [_pointer(1 << 40, 4 << 20), count], call=CPU_CALL)
+    manifest = tmp_path / ".optiml" / "capture" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"kernel": "pass"', '"kernel": "step"'))
+    made = recorded_spec(tmp_path, "step")
+    assert made is not None
+    assert (made.spec.argument("d").size, made.missing) == ("nodes*nodes", ())
+    for case in made.spec.check:
+        lengths = {v for name, v in case.sizes.items() if not name.startswith("block")}
+        assert len(lengths) == 1, case
+
+
+@pytest.mark.parametrize(("seeds", "sizes"), [((1153631879, 2614158518), set()), ((3, 5), {"seed"})])
+def test_a_number_beyond_every_buffer_is_no_size(seeds: tuple[int, int], sizes: set[str], tmp_path: Path) -> None:
+    """Digests that differed between launches became sizes, and were 1 in the checks."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "mix.cu").write_text(
+        "__global__ void mix(unsigned* x, int n, unsigned seed) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) x[i] ^= seed;\n}\n"
+        "void run(unsigned* x, int n, unsigned seed) { mix<<<(n + 255) / 256, 256>>>(x, n, seed); }\n"
+    )
+    _save(tmp_path, "mix", ((4, 1, 1), (256, 1, 1)), [])
+    manifest = load_manifest(tmp_path / ".optiml" / "capture")
+    assert manifest is not None
+
+    def launch(n: int, seed: int) -> RecordedLaunch:
+        numbers = [RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (n, seed)]
+        shape = ((-(-n // 256), 1, 1), (256, 1, 1))
+        return RecordedLaunch("", *shape, (0, 0, 0), 0, "", 1, float(n), (_pointer(1 << 40, 4 * n), *numbers))
+
+    launches = tuple(launch(1000 * k, seed) for k, seed in enumerate(seeds, 1))
+    kernel = dataclasses.replace(manifest.kernels[0], launches=launches)
+    save_manifest(tmp_path / ".optiml" / "capture", dataclasses.replace(manifest, kernels=(kernel,)))
+    made = recorded_spec(tmp_path, "mix")
+    assert made is not None
+    assert (set(made.spec.time[0].sizes), made.missing) == ({"n", *sizes}, ())
+
+
 def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     """One result of each block, and the number of blocks is a constant of the host."""
     (tmp_path / ".git").mkdir()

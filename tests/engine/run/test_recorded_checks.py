@@ -51,3 +51,22 @@ def test_checks_that_hold_stay_as_recorded(tmp_path: Path) -> None:
     found = _recorded(file, (16, 48))
     ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel: found).ready(file, "turn")
     assert [case.sizes["width"] for case in ready.spec.check] == [16, 48]
+
+
+def test_an_output_that_is_not_written_whole_is_part_of_the_inputs(tmp_path: Path) -> None:
+    """A kernel that stores what it finds was refused: it "leaves 1 of 1 elements of the output unwritten"."""
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "turn.cu"
+    file.write_text(CODE.replace("out[", "if (in[0] > 1e30f) out["))
+    asked: list[frozenset[str]] = []
+
+    def recorded(root: Path, kernel: str, *, kept: frozenset[str] = frozenset()) -> Draft:
+        asked.append(kept)
+        found = _recorded(file, (16, 48))
+        roles = tuple(replace(a, role="inout") if a.name in kept else a for a in found.spec.arguments)
+        spec = replace(found.spec, arguments=roles)
+        return Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
+
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=recorded).ready(file, "turn")
+    assert asked == [frozenset(), {"out"}]
+    assert ready.spec.argument("out").role == "inout"
