@@ -246,3 +246,33 @@ def read_blob(folder: Path, name: str, most: int = MAX_BLOB) -> bytes:
 
 def _blob(folder: Path, name: str) -> Path:
     return folder / f"{name}.z"
+
+
+def find_recorded(manifest: Manifest, kernel: str) -> RecordedKernel | None:
+    """The recorded kernel of that name: `NAME`, `NAME<ARGUMENTS>` or `FILE:NAME`; of several instances the longest-running one.
+
+    Raises UsageError where kernels of several files have the name.
+    """
+    file, colon, name = kernel.rpartition(":") if not kernel.partition("<")[0].count("::") else _split_qualified(kernel)
+    base, _, wanted = name.partition("<")
+    plain = "".join(wanted.removesuffix(">").split())
+    found = [
+        k
+        for k in manifest.kernels
+        if k.file
+        and k.launches
+        and base.strip() in (k.kernel, k.kernel.rpartition("::")[2])
+        and (not colon or k.file == file)
+        and (not plain or plain == "".join(k.template_args.split()))
+    ]
+    files = sorted({k.file for k in found})
+    if len(files) > 1:
+        raise UsageError(f"'{base}' was recorded from several files: {', '.join(files[:4])}", do="write FILE:KERNEL")
+    return max(found, key=lambda k: k.total_us, default=None)
+
+
+def _split_qualified(kernel: str) -> tuple[str, str, str]:
+    """The file before a single colon, where there is one, and the qualified name."""
+    head = kernel.partition("<")[0].replace("::", "\0\0")
+    at = head.rfind(":")
+    return (kernel[:at], ":", kernel[at + 1 :]) if at >= 0 else ("", "", kernel)

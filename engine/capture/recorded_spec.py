@@ -11,9 +11,9 @@ from pathlib import Path
 from engine.capture.manifest import (
     BLOBS,
     CPU_CALL,
-    Manifest,
     RecordedKernel,
     RecordedLaunch,
+    find_recorded,
     load_manifest,
     recording_folder,
 )
@@ -31,8 +31,9 @@ from engine.capture.recorded_values import (
     with_fields,
     written_number,
 )
+from engine.cuda.constants import words
 from engine.cuda.load import load_program
-from engine.errors import SourceError, UsageError
+from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
 from engine.spec.draft import Draft, draft
 from engine.spec.dtypes import parse_dtype
@@ -47,36 +48,6 @@ from engine.spec.spec_text import spec_text
 _MOST_TRIED = 4096  # values of names that only the host knows
 _LEAST_WEIGHT = 0.001
 _SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
-
-
-def find_recorded(manifest: Manifest, kernel: str) -> RecordedKernel | None:
-    """The recorded kernel of that name: `NAME`, `NAME<ARGUMENTS>` or `FILE:NAME`; of several instances the longest-running one.
-
-    Raises UsageError where kernels of several files have the name.
-    """
-    file, colon, name = kernel.rpartition(":") if not kernel.partition("<")[0].count("::") else _split_qualified(kernel)
-    base, _, wanted = name.partition("<")
-    plain = "".join(wanted.removesuffix(">").split())
-    found = [
-        k
-        for k in manifest.kernels
-        if k.file
-        and k.launches
-        and base.strip() in (k.kernel, k.kernel.rpartition("::")[2])
-        and (not colon or k.file == file)
-        and (not plain or plain == "".join(k.template_args.split()))
-    ]
-    files = sorted({k.file for k in found})
-    if len(files) > 1:
-        raise UsageError(f"'{base}' was recorded from several files: {', '.join(files[:4])}", do="write FILE:KERNEL")
-    return max(found, key=lambda k: k.total_us, default=None)
-
-
-def _split_qualified(kernel: str) -> tuple[str, str, str]:
-    """The file before a single colon, where there is one, and the qualified name."""
-    head = kernel.partition("<")[0].replace("::", "\0\0")
-    at = head.rfind(":")
-    return (kernel[:at], ":", kernel[at + 1 :]) if at >= 0 else ("", "", kernel)
 
 
 def recorded_spec(
@@ -148,6 +119,7 @@ class _Restored:
             return replace(self.made, missing=(gap, *self.made.missing))
         self._scalars()
         sizes = self._sizes()
+        self._values(sizes)
         self._launch(sizes)
         self._buffers(sizes)
         self._cases(sizes)
@@ -252,6 +224,24 @@ class _Restored:
                     self.missing.append(Gap(gap))
             sizes.append(own)
         return sizes
+
+    def _values(self, sizes: list[dict[str, int]]) -> None:
+        """What the draft takes for a size, and what is beyond every buffer and decides no launch, is a value."""
+        for a in self.spec.arguments:
+            if not a.size_name or all(own.get(a.size_name, 0) <= self._longest() for own in sizes):
+                continue
+            own = sizes[self.launches.index(self._heaviest())]
+            try:
+                decides = evaluate(self.program, self.spec, 0, own) != evaluate(
+                    self.program, self.spec, 0, {**own, a.size_name: own[a.size_name] // 2}
+                )
+            except SourceError:
+                continue
+            if not decides and not any(a.size_name in words(b.size) for b in self._pointers()):
+                self._set(replace(a, value=str(own[a.size_name])))
+                self._say(f"args.{a.name}", "recorded: the value")
+                for each in sizes:
+                    del each[a.size_name]
 
     # ---- the launch
 
@@ -419,7 +409,7 @@ class _Restored:
         tied = self._tied(sizes)
         check = []
         for case in self.spec.check:
-            own = {**{n: int(v) for n, v in case.sizes.items()}, **{n: int(v) for n, v in fixed.items()}}
+            own = {n: int(v) for n, v in {**case.sizes, **fixed}.items() if n in time[0].sizes}
             check.append(self._agreeing({**own, **{n: own[m] for n, m in tied.items()}}, sizes))
         self.spec = replace(
             self.spec,

@@ -134,7 +134,8 @@ def fill_of(found: np.ndarray, dtype: DType, sizes: Mapping[str, int], drafted: 
         return drafted, ""
     low, high = int(found.min()), int(found.max())
     if low == high:
-        return (Fill("constant", str(low)), f"recorded: all {low}") if low == 0 else (drafted, f"recorded: all {low}")
+        own = low == 0 or drafted.kind == "normal"  # which integers cannot have
+        return (Fill("constant", str(low)) if own else drafted), f"recorded: all {low}"
     if low == 0 and high == found.size - 1 and np.array_equal(np.sort(found), np.arange(found.size)):
         return Fill("permutation"), "recorded: a permutation"
     bound = value_at(drafted.high, sizes) if drafted.kind == "integers" and drafted.high else None

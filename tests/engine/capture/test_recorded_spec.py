@@ -18,10 +18,11 @@ from engine.capture.manifest import (
     RecordedArgument,
     RecordedKernel,
     RecordedLaunch,
+    find_recorded,
     load_manifest,
     save_manifest,
 )
-from engine.capture.recorded_spec import find_recorded, recorded_spec
+from engine.capture.recorded_spec import recorded_spec
 from engine.capture.recorded_values import fill_of, fitting_size
 from engine.cuda.load import load_program
 from engine.errors import UsageError
@@ -321,13 +322,16 @@ def test_lengths_that_the_host_has_again_follow_the_kernels(tmp_path: Path) -> N
         assert len(lengths) == 1, case
 
 
+@pytest.mark.parametrize("use", ["if (i < n) x[i] ^= seed;", "if (i < n && x[i] == seed) x[i] = 0;"])
 @pytest.mark.parametrize(("seeds", "sizes"), [((1153631879, 2614158518), set()), ((3, 5), {"seed"})])
-def test_a_number_beyond_every_buffer_is_no_size(seeds: tuple[int, int], sizes: set[str], tmp_path: Path) -> None:
+def test_a_number_beyond_every_buffer_is_no_size(
+    seeds: tuple[int, int], sizes: set[str], use: str, tmp_path: Path
+) -> None:
     """Digests that differed between launches became sizes, and were 1 in the checks."""
     (tmp_path / ".git").mkdir()
     (tmp_path / "mix.cu").write_text(
         "__global__ void mix(unsigned* x, int n, unsigned seed) {\n"
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) x[i] ^= seed;\n}\n"
+        f"    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    {use}\n}}\n"
         "void run(unsigned* x, int n, unsigned seed) { mix<<<(n + 255) / 256, 256>>>(x, n, seed); }\n"
     )
     _save(tmp_path, "mix", ((4, 1, 1), (256, 1, 1)), [])
@@ -345,6 +349,8 @@ def test_a_number_beyond_every_buffer_is_no_size(seeds: tuple[int, int], sizes: 
     made = recorded_spec(tmp_path, "mix")
     assert made is not None
     assert (set(made.spec.time[0].sizes), made.missing) == ({"n", *sizes}, ())
+    assert all(set(case.sizes) == {"n", *sizes} for case in made.spec.check)
+    assert sizes or made.spec.argument("seed").value == str(seeds[1])
 
 
 def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
