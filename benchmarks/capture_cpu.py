@@ -5,7 +5,8 @@
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/capture_cpu.toml`, at its commit and unchanged. Each program's
 folders are copied first, so that nothing is written to the checkout. Each program goes through the commands that a user has:
 `optiml nvcc` builds it, `optiml capture --cpu` runs it, once for each of its `runs` (the program's own arguments), and `optiml init`
-makes and validates the spec of every launched kernel, without a search.
+makes and validates the spec of every launched kernel, without a search. A program with a `command` of its own (`make run`) is built by
+that.
 
 A program counts as `complete` where every run ended with exit code 0 or at the time limit, and every kernel that it launched has a
 spec from the recording that `optiml optimize` accepts. Kernels of the program's files that no run launched are listed.
@@ -61,6 +62,7 @@ class Listed:
     options: tuple[str, ...]
     runs: tuple[str, ...]
     limit_s: int
+    command: str = ""  # that builds and runs the program in its folder
 
 
 @dataclass
@@ -88,8 +90,9 @@ def listed(path: Path = LIST) -> list[Listed]:
             name = p.get("name", Path(folder).name)
             found.append(
                 Listed(
-                    r["name"], r["commit"], name, folder, (folder, *r.get("folders", ())), tuple(p["sources"]),
-                    tuple(p.get("options", r["options"])), tuple(p.get("runs", [""])), p.get("limit_s", _LIMIT_S),
+                    r["name"], r["commit"], name, folder, (folder, *r.get("folders", ()), *p.get("beside", ())),
+                    tuple(p.get("sources", ())), tuple(p.get("options", r.get("options", ()))),
+                    tuple(p.get("runs", [""])), p.get("limit_s", r.get("limit_s", _LIMIT_S)), r.get("command", ""),
                 )
             )  # fmt: skip
     return found
@@ -101,18 +104,20 @@ def examine(program: Listed, checkout: Path, work: Path) -> Row:
     take(program, checkout, work)
     folder = work / program.folder
     begin = time.monotonic()
-    built = Path(program.sources[0]).stem
-    done = _optiml(["nvcc", *program.options, *program.sources, "-o", built], folder, _BUILD_S)
-    row.build_s = round(time.monotonic() - begin, 1)
-    if done.returncode != 0:
-        row.reason = _sentence(done.stderr)
-        return row
+    sources = program.sources or tuple(sorted(f.name for f in folder.glob("*.cu")))
+    built = f"./{Path(program.sources[0]).stem}" if program.sources else program.command
+    if not program.command:
+        done = _optiml(["nvcc", *program.options, *program.sources, "-o", built], folder, _BUILD_S)
+        row.build_s = round(time.monotonic() - begin, 1)
+        if done.returncode != 0:
+            row.reason = _sentence(done.stderr)
+            return row
     row.state = "launches nothing"
     for run in program.runs:
         manifest = _captured(program, built, run, work, row)
         if manifest is not None:
             _make_specs(manifest, work, row)
-    row.not_launched = sorted(_defined(folder, program.sources) - {name.rpartition(":")[2] for name in row.specs})
+    row.not_launched = sorted(_defined(folder, sources) - {name.rpartition(":")[2] for name in row.specs})
     refused = [f"{name}: {reason}" for name, reason in row.specs.items() if reason]
     failed = [end for end in row.ends if end not in (0, "limit")]
     if row.specs:
@@ -148,7 +153,7 @@ def _differs(program: Listed, checkout: Path) -> str:
 def _captured(program: Listed, built: str, run: str, work: Path, row: Row) -> Manifest | None:
     """The recording of one run; None where it launched nothing."""
     begin = time.monotonic()
-    arguments = ["capture", "--cpu", *_LESS, "--limit", f"{program.limit_s}s", "--", f"./{built}", *run.split()]
+    arguments = ["capture", "--cpu", *_LESS, "--limit", f"{program.limit_s}s", "--", *built.split(), *run.split()]
     done = _optiml(arguments, work / program.folder, program.limit_s + 300.0)
     row.run_s = round(row.run_s + time.monotonic() - begin, 1)
     manifest = load_manifest(recording_folder(work)) if done.returncode in (0, 1) else None

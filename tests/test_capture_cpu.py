@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import capture_cpu
+from benchmarks import capture_cpu, capture_draw
 from benchmarks.capture_cpu import Listed, Row, examine, listed, main, summary
 from engine.capture.manifest import (
     VERSION,
@@ -134,6 +135,47 @@ def test_what_launches_nothing_or_does_not_build(
     row = _examined(checkout, tmp_path, monkeypatch, _Command({}, {}, builds=1))
     assert row.state == "does not build"
     assert row.reason == "optiml nvcc: p.cu: the header 'cudnn.h' was not found"  # no folder of one machine
+
+
+def test_a_command_of_the_program_builds_and_runs_it(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = _Command({"run": (0, ["a"])}, {})
+    monkeypatch.setattr(capture_cpu, "_optiml", command)
+    (tmp_path / "work").mkdir()
+    program = dataclasses.replace(_program(checkout, [""]), sources=(), command="make run")
+    row = examine(program, checkout, tmp_path / "work")
+    assert (row.state, row.specs) == ("complete", {"p/p.cu:a": ""})
+    assert [words[0] for words in command.seen] == ["capture", "init"]
+    assert command.seen[0][-3:] == ["--", "make", "run"]
+
+
+def test_programs_are_drawn_by_a_seed_with_the_folders_that_they_name(tmp_path: Path) -> None:
+    for name in "abcdef":
+        (tmp_path / "src" / f"{name}-cuda").mkdir(parents=True)
+        (tmp_path / "src" / f"{name}-cuda" / "Makefile").write_text("main: main.cu ../shared/x.h ../gone/y.h\n")
+    (tmp_path / "src" / "shared").mkdir()
+    _git(tmp_path, "init", "-q", ".")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")
+
+    def draw(seed: int, count: int, *but: Path) -> list[Listed]:
+        found = tmp_path / f"{seed}.toml"
+        words = ["--repository", "o/n", "--folders", "src/*-cuda", "--command", "make run", "--seed", str(seed)]
+        assert (
+            capture_draw.main(
+                [str(tmp_path), *words, "--count", str(count), "--but", *map(str, but), "--write", str(found)]
+            )
+            == 0
+        )
+        return listed(found)
+
+    first = draw(1, 3)
+    assert first == draw(1, 3)
+    assert {p.command for p in first} == {"make run"}
+    assert all(p.folders == (p.folder, "src/shared") for p in first)
+    rest = draw(2, 9, tmp_path / "1.toml")
+    assert sorted(p.name for p in [*first, *rest]) == [f"{name}-cuda" for name in "abcdef"]
 
 
 def test_a_record_keeps_the_rows_that_are_not_measured_again(
