@@ -13,16 +13,25 @@ from engine.errors import MachineError
 
 PROGRAM = Path(__file__).parent / "program"
 _INJECTION = Path(__file__).parent / "injection"
+# Thrust's algorithms on the host, without types of floats for which its headers want the real ones.
+_THRUST = (
+    "-DTHRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP", "-DCCCL_DISABLE_FP16_SUPPORT", "-DCCCL_DISABLE_BF16_SUPPORT",
+    "-DCCCL_DISABLE_NVFP8_SUPPORT",
+)  # fmt: skip
 _SLOTS, _SLOT_BITS = 514, 36  # allocations at once, and two: each has 64 GiB of addresses
 
 
 @dataclass(frozen=True)
 class CpuRuntime:
-    """The host compiler, the flags that CUDA files are compiled with, and the objects that programs are linked with."""
+    """The host compiler, the flags that CUDA files are compiled with, and the objects that programs are linked with.
+
+    `thrust` are flags for files that include Thrust: its libraries have names that ours for kernels have, too.
+    """
 
     toolchain: Toolchain
     flags: tuple[str, ...]
     objects: tuple[Path, ...]
+    thrust: tuple[str, ...] = ()
 
 
 def cpu_runtime(cache: Path) -> CpuRuntime:
@@ -39,6 +48,8 @@ def cpu_runtime(cache: Path) -> CpuRuntime:
         for name, header in (("RUNTIME_API", "cuda_runtime_api.h"), ("LIBRARY_TYPES", "library_types.h"))
     ]
     folders = ["-isystem", str(PROGRAM), "-isystem", str(INCLUDE)]
+    library = next((f for f in (real / "cccl", real) if (f / "thrust").is_dir()), None)
+    thrust = ("-isystem", str(PROGRAM), "-isystem", str(library), *_THRUST) if library is not None else ()
     kept = [f for f in toolchain.kernel_flags if f not in ("-fno-exceptions", "-fvisibility=hidden")]
     flags = (*names, "-D__NVCC__=1", "-DOPTIML_PROGRAM=1", *folders, "-include", "cuda_runtime.h", *kept)
     sources = [
@@ -55,7 +66,7 @@ def cpu_runtime(cache: Path) -> CpuRuntime:
     folder = cache / f"program-{key.hexdigest()[:24]}"
     objects = tuple(folder / f"{source.stem}.o" for source in sources)
     build_once(folder, lambda scratch: _build(scratch, toolchain, (*names, *folders), sources), Path.is_dir)
-    return CpuRuntime(toolchain, flags, objects)
+    return CpuRuntime(toolchain, flags, objects, thrust)
 
 
 def _build(folder: Path, toolchain: Toolchain, flags: tuple[str, ...], sources: list[Path]) -> None:

@@ -186,7 +186,13 @@ class _Driver:
                 kept = [self._runtime.toolchain.argv[0], *self._flags[1:], "-x", "c"]
             self._run([*kept, "-c", source, "-o", target], source)
             return
-        text = self._run([*argv, *flags, "-E", "-x", "c++", source], source)
+        preprocess = [*flags, "-E", "-x", "c++", source]
+        try:
+            text = self._run([*argv, *preprocess], source)
+        except CompileError as error:
+            if "the header 'thrust/" not in str(error) or not self._runtime.thrust:
+                raise
+            text = self._run([argv[0], *self._runtime.thrust, *argv[1:], *preprocess], source)
         if self._options.preprocess:
             sys.stdout.write(text)
             return

@@ -3,6 +3,7 @@
 #pragma once
 #pragma GCC system_header
 #define OPTIML_PROGRAM 1
+#include <memory>  // has a word that CUDA defines as a macro
 #include "optiml_cuda.h"
 
 // The real header's own vector types and attributes are left out: ours are there.
@@ -58,6 +59,7 @@ struct Config {
 };
 
 cudaError_t launch(const Config &config, const Call &call);
+void host_writes();  // from now on the host writes to allocations unseen: no launch is taken for a repetition
 // At the begin of each kernel, with its own name: false, with an error, where the host calls it like a function.
 bool launched(const char *pretty);
 

@@ -56,7 +56,7 @@ struct Seen {  // what a launch left in the buffers that it touched
 };
 
 std::map<std::string, Seen> launches_seen;
-bool host_writes_unseen = false;  // registered memory, managed variables
+bool host_writes_unseen = false;  // registered memory, managed variables, Thrust
 bool printed_by_kernel = false;
 std::vector<std::pair<const char *, const char *>> segments;
 std::vector<uint64_t> versions;  // of a buffer's contents: counts what wrote it but a launch that repeats itself
@@ -370,6 +370,8 @@ cudaError_t optiml::launch(const Config &c, const Call &call) {
     }
     return cudaSuccess;
 }
+
+void optiml::host_writes() { host_writes_unseen = true; }
 
 bool optiml::launched(const char *pretty) {
     if (asking_name) asked_name = pretty;

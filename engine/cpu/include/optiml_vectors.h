@@ -25,6 +25,20 @@ OPTIML_VECTORS(float, float, 8, 16)
 OPTIML_VECTORS(double, double, 16, 16)
 #undef OPTIML_VECTORS
 
+// CUDA 13 names four elements of eight bytes by their alignment, too.
+#define OPTIML_ALIGNED(NAME, T_)                                                                      \
+    struct __attribute__((aligned(16))) NAME##_16a { T_ x, y, z, w; };                                   \
+    struct __attribute__((aligned(32))) NAME##_32a { T_ x, y, z, w; };                                   \
+    OPTIML_INLINE NAME##_16a make_##NAME##_16a(T_ x, T_ y, T_ z, T_ w) { return {x, y, z, w}; }            \
+    OPTIML_INLINE NAME##_32a make_##NAME##_32a(T_ x, T_ y, T_ z, T_ w) { return {x, y, z, w}; }
+
+OPTIML_ALIGNED(long4, long)
+OPTIML_ALIGNED(ulong4, unsigned long)
+OPTIML_ALIGNED(longlong4, long long)
+OPTIML_ALIGNED(ulonglong4, unsigned long long)
+OPTIML_ALIGNED(double4, double)
+#undef OPTIML_ALIGNED
+
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}

@@ -240,6 +240,40 @@ def test_launches_as_people_write_them(run: Run) -> None:
     assert done.stdout == "1 1 2 4 6\ncudaErrorMissingConfiguration\ncudaErrorInvalidConfiguration\n"
 
 
+def test_thrust_runs_on_the_host_beside_the_kernels(run: Run) -> None:
+    """A fifth of the programs of a large collection includes Thrust: its header "was not found"."""
+    done = run("""
+        #include <cstdio>
+        #include <thrust/device_vector.h>
+        #include <thrust/execution_policy.h>
+        #include <thrust/reduce.h>
+        #include <thrust/sort.h>
+        #include <thrust/transform.h>
+        struct Square { __host__ __device__ float operator()(float v) const { return v * v; } };
+        __global__ void twice(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }
+        __global__ void first(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
+        int main() {
+            thrust::device_vector<float> v(100);
+            for (int i = 0; i < 100; i++) v[i] = 100 - i;
+            thrust::sort(thrust::device, v.begin(), v.end());
+            twice<<<1, 128>>>(thrust::raw_pointer_cast(v.data()), 100);
+            float sum = thrust::reduce(v.begin(), v.end());
+            float *own, h[4][2];
+            cudaMalloc(&own, 8);
+            thrust::device_ptr<float> p(thrust::raw_pointer_cast(v.data()));
+            for (auto& row : h) {  // a launch that repeats itself but for what Thrust writes
+                first<<<1, 2>>>(thrust::raw_pointer_cast(v.data()), own);
+                cudaMemcpy(row, own, 8, cudaMemcpyDeviceToHost);
+                thrust::transform(thrust::cuda::par.on(0), p, p + 100, p, Square());
+            }
+            printf("%g %g %g %g %g\\n", sum, h[0][0], h[1][0], h[2][0], h[3][1]);
+            twice<<<1, 128>>>(thrust::raw_pointer_cast(v.data()), 101);
+            printf("%s\\n", cudaGetErrorString(cudaDeviceSynchronize()));
+        }
+    """)
+    assert done.stdout == "10100 2 4 16 65536\nan illegal memory access was encountered\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
