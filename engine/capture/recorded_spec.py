@@ -405,7 +405,9 @@ class _Restored:
         )
         scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
-        fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
+        # What only the host knows is as recorded, but for the length of a buffer.
+        extents = {n for a in self._pointers() for n in words(a.size) if time[0].sizes.get(n, 0) > LARGE}
+        fixed = {n: v for n, v in time[0].sizes.items() if n not in drafted or (n not in scalars and n not in extents)}
         tied = self._tied(sizes)
         check = []
         for case in self.spec.check:

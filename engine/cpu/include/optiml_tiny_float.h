@@ -3,7 +3,9 @@
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 
+#ifndef __DEVICE_TYPES_H__  // a program has it of the runtime's header
 enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
+#endif
 typedef enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE } __nv_saturation_t;
 
 namespace optiml {

@@ -240,6 +240,21 @@ def test_launches_as_people_write_them(run: Run) -> None:
     assert done.stdout == "1 1 2 4 6\ncudaErrorMissingConfiguration\ncudaErrorInvalidConfiguration\n"
 
 
+def test_floats_of_a_byte_beside_the_runtimes_types(run: Run) -> None:
+    done = run("""
+        #include <cstdio>
+        #include <cuda_fp8.h>
+        __global__ void k(float* x) { x[0] = float(__nv_fp8_e4m3(x[0])); }
+        int main() {
+            float *x, h = 1.3f;
+            cudaMalloc(&x, 4), cudaMemcpy(x, &h, 4, cudaMemcpyHostToDevice);
+            k<<<1, 1>>>(x);
+            cudaMemcpy(&h, x, 4, cudaMemcpyDeviceToHost), printf("%g\\n", h);
+        }
+    """)
+    assert done.stdout == "1.25\n", done.stderr
+
+
 def test_thrust_runs_on_the_host_beside_the_kernels(run: Run) -> None:
     """A fifth of the programs of a large collection includes Thrust: its header "was not found"."""
     done = run("""

@@ -298,6 +298,7 @@ def test_what_only_the_host_knows_is_what_fills_a_buffer(count: int, tmp_path: P
     assert made is not None
     assert (dict(made.spec.time[0].sizes), made.missing) == ({"count": count}, ())
     assert [a.size for a in made.spec.arguments] == ["count", "1"]
+    assert 0 < max(case.sizes["count"] for case in made.spec.check) < count
 
 
 def test_lengths_that_the_host_has_again_follow_the_kernels(tmp_path: Path) -> None:
