@@ -37,7 +37,7 @@ from engine.tune.space import Point  # noqa: E402
 from engine.tune.strategy import Known  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-OURS = ("model", "annealing", "random")
+OURS = ("model", "random")
 # What Kernel Tuner's documentation ("Parallel and Remote Tuning") says of each; "" where it does not name it.
 THEIRS = {
     "random_sample": "maximum", "genetic_algorithm": "limited", "pso": "limited", "diff_evo": "limited",

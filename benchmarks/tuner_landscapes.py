@@ -1,6 +1,6 @@
 """How soon each strategy of the tuner finds a fast point, on simulated kernels: without a GPU, in a minute.
 
-    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,random] [--cache FILE]... [--record FILE]
+    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,random] [--cache FILE]... [--record FILE]
 
 The spaces are those of benchmarks/tuning (SAXPY, transpose, row sum, matrix product, convolution) with their real launches, and one of a
 fused product with stages and a bound on registers. The time of a point is computed from what bounds such kernels on an H200:
@@ -53,7 +53,7 @@ from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
 from engine.tune.strategy import Known  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-STRATEGIES = ("model", "annealing", "random")
+STRATEGIES = ("model", "random")
 SHARE, MOST = 0.1, 60
 AHEAD = 3  # points compiled for each that is timed: 16 cores do some 50 a second
 _NEAR = 0.995  # of the best so far: as in the evaluation on a GPU

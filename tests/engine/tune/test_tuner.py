@@ -125,7 +125,7 @@ def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, t
     return tuner
 
 
-@pytest.mark.parametrize("name", ["model", "annealing", "random", "exhaustive"])
+@pytest.mark.parametrize("name", ["model", "random", "exhaustive"])
 def test_the_best_point_is_found_and_the_budget_is_kept(tmp_path, name):
     evaluator = Evaluator()
     tuner = run(tmp_path, evaluator, name=name, budget=400)
