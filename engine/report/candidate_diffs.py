@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 
+from engine.cuda.patch import line_blocks
 from engine.report.branches import BranchLine
-from engine.report.line_blocks import blocks, lines_of
 from engine.report.run_folder import Run, unpack
+from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; lines of one file's diff, of a step and of a node of the tree, and characters of one of them; pairs of
 # lines that are compared; bytes that all candidates may take on a page, for it to stay below 2 MB, and those of one without its diff. Ours.
@@ -111,7 +112,7 @@ def _edits(before: Mapping[str, bytes], after: Mapping[str, bytes], most: int, p
 
 
 def _diff(a: Sequence[str], b: Sequence[str], pairs: int) -> Iterator[Stretch]:
-    stretches = [block for block in blocks(a, b, pairs) if block[1] < block[2] or block[3] < block[4]]
+    stretches = line_blocks(a, b, pairs)
     for at, (equal, a0, a1, b0, b1) in enumerate(stretches):
         if not equal:
             changed = Stretch("old", tuple(a[a0:a1])), Stretch("new", tuple(b[b0:b1]))

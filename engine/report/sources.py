@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.cuda.patch import line_blocks
 from engine.profile.line_weights import LineWeight
-from engine.report.line_blocks import blocks, lines_of
 from engine.report.run_folder import Run
+from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
 _CONTEXT, _FOLD, _ROWS, _LINE = 8, 4, 3000, 1000
@@ -135,7 +136,7 @@ def _listing(path: str, titles: tuple[str, ...], texts: tuple[bytes, bytes], sid
 
 
 def _rows(a: Sequence[str], b: Sequence[str], left: _Side, right: _Side) -> Iterator[SourceRow]:
-    for equal, a0, a1, b0, b1 in blocks(a, b, _COMPARED):
+    for equal, a0, a1, b0, b1 in line_blocks(a, b, _COMPARED):
         for step in range(max(a1 - a0, b1 - b0)):
             i = a0 + step if a0 + step < a1 else None
             j = b0 + step if b0 + step < b1 else None
