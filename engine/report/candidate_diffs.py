@@ -10,7 +10,7 @@ from html import escape
 
 from engine.cuda.patch import line_blocks
 from engine.report.branches import BranchLine
-from engine.report.run_folder import Run, unpack
+from engine.report.run_folder import StoredRun, unpack
 from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; lines of one file's diff, of a step and of a node of the tree, and characters of one of them; pairs of
@@ -48,7 +48,7 @@ class FileEdit:
         return sum(30 + sum(4 + len(escape(line).encode()) for line in s.lines) for s in self.stretches)
 
 
-def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
+def step_edits(run: StoredRun) -> dict[int, tuple[FileEdit, ...]]:
     """What each step of the trajectory changed, by its candidate; without those whose files the journal does not hold."""
     files, found, before = _DiffReader(run), {}, run.original
     for step in run.result.trajectory:
@@ -59,7 +59,7 @@ def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
     return found
 
 
-def tree_edits(run: Run, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit, ...]]:
+def tree_edits(run: StoredRun, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit, ...]]:
     """What each candidate changed of its parent, by its number: those on the way to the best first, then the fastest, as far as a page
     holds them."""
     files, found, left = _DiffReader(run), {}, _TREE - _NODE * len(tree)
@@ -78,7 +78,7 @@ def tree_edits(run: Run, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit
 class _DiffReader:
     """The files of a candidate by its number; None where the journal does not hold them. Parents are asked for again and again."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self._run, self._first = run, run.nodes[0].id
         self._cached = lru_cache(maxsize=64)(self._read)
 

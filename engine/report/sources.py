@@ -10,7 +10,7 @@ from typing import Literal
 
 from engine.cuda.patch import line_blocks
 from engine.profile.line_weights import LineWeight
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
 from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
@@ -67,7 +67,7 @@ class _Side:
     weights: Mapping[int, LineWeight] = field(default_factory=dict)
 
 
-def listings(run: Run) -> list[Listing]:
+def listings(run: StoredRun) -> list[Listing]:
     """Every file that the suggestion changes, the kernel's first; the kernel's file alone without a suggestion."""
     result, last = run.result, run.result.trajectory[-1:]
     found = []
@@ -83,7 +83,7 @@ def listings(run: Run) -> list[Listing]:
     return found
 
 
-def compared_listings(a: Run, b: Run, titles: tuple[str, str]) -> list[Listing]:
+def compared_listings(a: StoredRun, b: StoredRun, titles: tuple[str, str]) -> list[Listing]:
     """Every file in which what two runs suggest differs, the kernel's first."""
     one, other = ({**run.original, **{s.path: s.after for s in run.sources if s.after is not None}} for run in (a, b))
     paths = sorted({*one, *other}, key=lambda path: (path != a.result.file, path))
@@ -94,7 +94,7 @@ def compared_listings(a: Run, b: Run, titles: tuple[str, str]) -> list[Listing]:
     ]
 
 
-def heaviest_lines(run: Run) -> list[tuple[str, LineWeight, str]]:
+def heaviest_lines(run: StoredRun) -> list[tuple[str, LineWeight, str]]:
     """The lines of original and best that do most of the work: whose, the weight, the text."""
     result, found = run.result, []
     for source in run.sources:
