@@ -50,7 +50,7 @@ from engine.tune.declare import declared  # noqa: E402
 from engine.tune.feasible import feasible, fits  # noqa: E402
 from engine.tune.point_features import of_code, of_launch  # noqa: E402
 from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
-from engine.tune.strategy import StrategyStart  # noqa: E402
+from engine.tune.strategy import Start  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
 STRATEGIES = ("model", "random")
@@ -297,7 +297,7 @@ def recorded(path: Path) -> Landscape:
 
 def search(where: Landscape, name: str, seed: int, limit: int, ahead: int = AHEAD) -> list[float]:
     """The share of the best point's speed that the incumbent has, after each evaluation."""
-    strategy, _ = choose(name, StrategyStart(where.points, seed, limit))
+    strategy, _ = choose(name, Start(where.points, seed, limit))
     noise = np.random.default_rng([seed, 7])
     start = next(p for p in where.points if p in where.time_us)  # stands for the original
     for point in where.points:

@@ -45,7 +45,7 @@ from engine.tune.evaluated_point import Tried
 from engine.tune.feasible import Feasible, check_left, feasible
 from engine.tune.named_constants import check, written
 from engine.tune.space import Point
-from engine.tune.strategy import Strategy, StrategyStart
+from engine.tune.strategy import Start, Strategy
 from engine.tune.strategy_choice import choose
 from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tune_options import TuneOptions
@@ -110,9 +110,7 @@ def tune(
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
         listing_s = time.monotonic() - begin
-        strategy, reason = choose(
-            options.strategy, StrategyStart(points.points, options.seed, options.budget.candidates)
-        )
+        strategy, reason = choose(options.strategy, Start(points.points, options.seed, options.budget.candidates))
         # Worker processes that read candidates take half a second to start: too long for a short run.
         many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
         front = machine.front(spec, root, spec_path) if many else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from engine.errors import UsageError
-from engine.tune.strategy import EXHAUSTIVE_MOST, Listed, Strategy, StrategyStart
+from engine.tune.strategy import EXHAUSTIVE_MOST, Listed, Start, Strategy
 from engine.tune.surrogate import Surrogate
 
 NAMES = ("exhaustive", "model", "random")
 
 
-def choose(name: str | None, known: StrategyStart) -> tuple[Strategy, str]:
+def choose(name: str | None, known: Start) -> tuple[Strategy, str]:
     """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError."""
     if name is None:
         points = len(known.points)
