@@ -1,6 +1,6 @@
 """Tables of figures: measured row by row, kept as soon as a row is measured, gone on with after a limit or an interruption.
 
-`optiml bench` (engine/commands/bench.py) is the command, `benchmarks/tables.py` the list of tables. While rows are missing a
+`benchmarks/bench_command.py` is the command `optiml bench`, `benchmarks/tables.py` the list of tables. While rows are missing a
 record is `<name>.part.json`; with the last row it becomes `<name>.json`, so that a whole record is never lost to a broken run.
 `benchmarks/cluster_rows.py` measures the rows of several tables over several devices at once.
 """

@@ -43,7 +43,7 @@ from engine.search.participants import Builds  # noqa: E402
 from engine.search.progress import SPARE, Budget  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
 from engine.tune.offers import Offer, offers  # noqa: E402
-from engine.tune.strategy import Known  # noqa: E402
+from engine.tune.strategy import Start  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 from engine.tune.tuner import TemplateSearch, Tuner  # noqa: E402
 
@@ -131,7 +131,7 @@ def feed(program: Program, offer: Offer, count: int, seconds: float) -> str:
     """What comes of feeding so many devices for so long, in words."""
     drawn = Drawn()
     points = offer.points.points
-    search = TemplateSearch(offer.template, offer.points, choose(None, Known(points, 0, None))[0])
+    search = TemplateSearch(offer.template, offer.points, choose(None, Start(points, 0, None))[0])
     with ThreadPoolExecutor(_THREADS) as executor:
         builds = Builds(executor, in_flight=16 + SPARE + count - 1)
         tuner = Tuner(program, search, drawn, _TARGET, builds)  # type: ignore[arg-type]  # it evaluates on the devices alone

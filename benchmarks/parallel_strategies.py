@@ -34,10 +34,10 @@ from benchmarks import tuner_landscapes  # noqa: E402 - the path above makes it 
 from benchmarks.examples import commit, machine  # noqa: E402
 from benchmarks.tuner_landscapes import Landscape  # noqa: E402
 from engine.tune.space import Point  # noqa: E402
-from engine.tune.strategy import Known  # noqa: E402
+from engine.tune.strategy import Start  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-OURS = ("model", "annealing", "random")
+OURS = ("model", "random")
 # What Kernel Tuner's documentation ("Parallel and Remote Tuning") says of each; "" where it does not name it.
 THEIRS = {
     "random_sample": "maximum", "genetic_algorithm": "limited", "pso": "limited", "diff_evo": "limited",
@@ -67,7 +67,7 @@ def batched_s(batches: Sequence[Sequence[Point]], workers: int) -> float:
 def ours(where: Landscape, name: str, seed: int, limit: int, workers: int) -> tuple[float, float]:
     """Seconds, and the share of the best that one of our strategies reaches with so many points in flight."""
     points = tuple(p for p in where.points if p not in where.impossible)
-    strategy, _ = choose(name, Known(points, seed, limit))
+    strategy, _ = choose(name, Start(points, seed, limit))
     for point, known in where.launched.items():
         if known:
             strategy.describe(point, known)

@@ -1,6 +1,6 @@
 """How soon each strategy of the tuner finds a fast point, on simulated kernels: without a GPU, in a minute.
 
-    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,random] [--cache FILE]... [--record FILE]
+    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,random] [--cache FILE]... [--record FILE]
 
 The spaces are those of benchmarks/tuning (SAXPY, transpose, row sum, matrix product, convolution) with their real launches, and one of a
 fused product with stages and a bound on registers. The time of a point is computed from what bounds such kernels on an H200:
@@ -50,10 +50,10 @@ from engine.tune.declare import declared  # noqa: E402
 from engine.tune.feasible import feasible, fits  # noqa: E402
 from engine.tune.point_features import of_code, of_launch  # noqa: E402
 from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
-from engine.tune.strategy import Known  # noqa: E402
+from engine.tune.strategy import Start  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
-STRATEGIES = ("model", "annealing", "random")
+STRATEGIES = ("model", "random")
 SHARE, MOST = 0.1, 60
 AHEAD = 3  # points compiled for each that is timed: 16 cores do some 50 a second
 _NEAR = 0.995  # of the best so far: as in the evaluation on a GPU
@@ -297,7 +297,7 @@ def recorded(path: Path) -> Landscape:
 
 def search(where: Landscape, name: str, seed: int, limit: int, ahead: int = AHEAD) -> list[float]:
     """The share of the best point's speed that the incumbent has, after each evaluation."""
-    strategy, _ = choose(name, Known(where.points, seed, limit))
+    strategy, _ = choose(name, Start(where.points, seed, limit))
     noise = np.random.default_rng([seed, 7])
     start = next(p for p in where.points if p in where.time_us)  # stands for the original
     for point in where.points:

@@ -71,7 +71,7 @@ def test_rows_are_counted_with_the_time_left(
             super().count(done, of, what)
             seen.append(self.line())
 
-    monkeypatch.setattr("engine.commands.bench.Live", Seen)
+    monkeypatch.setattr("benchmarks.bench_command.Live", Seen)
     assert _call(counted, tmp_path, monkeypatch) == 0
     assert [line.split(", about")[0] for line in seen] == [f"counted, {row}: {i} of 3" for i, row in enumerate("abc")]
     assert "s left" in seen[2]

@@ -18,7 +18,7 @@ from engine.model import Program, Target
 from engine.rewrite.proposal import Family, Proposal
 from engine.settings.suffixes import KERNELS
 from engine.spec.plain import as_spec
-from engine.tune.offers import Place, family_at, offers
+from engine.tune.offers import SearchPlace, family_at, offers
 from engine.verify.defences import Defences
 
 _MOST_FAMILIES = 32  # that are kept to write more points of; each holds its program's syntax tree
@@ -135,7 +135,7 @@ _families: dict[tuple[Any, ...], Any] = {}
 
 
 def _family(builder: Builder, program: Program, header: dict[str, Any]) -> Any:
-    place = Place(*header["place"])
+    place = SearchPlace(*header["place"])
     known = _families.get((program.digest, header["rule"], place))
     if known is None:
         parameters = {name: tuple(values) for name, values in header["parameters"].items()}
@@ -144,7 +144,7 @@ def _family(builder: Builder, program: Program, header: dict[str, Any]) -> Any:
     return known
 
 
-def _keep(program: Program, place: Place, family: Family) -> None:
+def _keep(program: Program, place: SearchPlace, family: Family) -> None:
     _families[program.digest, family.rule, place] = family
     if len(_families) > _MOST_FAMILIES:
         del _families[next(iter(_families))]

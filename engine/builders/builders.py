@@ -29,7 +29,7 @@ from engine.rewrite.proposal import Family, Proposal
 from engine.rules import RuleFailure
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.feasible import Feasible
-from engine.tune.offers import Offer, Place, offers, rule_template
+from engine.tune.offers import Offer, SearchPlace, offers, rule_template
 from engine.verify.defences import ALL, Defences
 
 # Rules stop by themselves after four seconds of a core for each step; slices take far less.
@@ -145,7 +145,11 @@ class BuildWorkers(Analysis):
         if shared is None:
             shared = self._points[len(parameters), points] = Feasible(_points(points, len(parameters)), ())
         return Offer(
-            rule_template(program, family), shared, _proposal(plain["first"]), plain["prior"], Place(*plain["place"])
+            rule_template(program, family),
+            shared,
+            _proposal(plain["first"]),
+            plain["prior"],
+            SearchPlace(*plain["place"]),
         )
 
     def _write(

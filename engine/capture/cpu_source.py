@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.cpu.host_source import mark_exits, place_shared, without_comments
 from engine.cpu.inline_ptx import refusals, without_ptx
+from engine.cuda.brackets import closing
 from engine.cuda.items import ATTRIBUTES
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
@@ -95,8 +96,8 @@ def _guarded(text: str) -> str:
     plain = without_comments(text)
     for match in reversed(list(_GLOBAL.finditer(plain))):
         begin = _parameters(plain, match.end())
-        end = _closing(plain, begin) + 1 if begin >= 0 else len(plain)
-        body = _BODY.match(plain, end)
+        end = closing(plain, begin) + 1 if begin >= 0 else 0
+        body = _BODY.match(plain, end) if end else None
         if body:
             text = text[: body.end()] + " if (!::optiml::launched(__PRETTY_FUNCTION__)) return;" + text[body.end() :]
     return text
@@ -106,7 +107,8 @@ def _parameters(plain: str, at: int) -> int:
     """Where the parameters of the kernel declared at this place begin; -1 for none."""
     at = plain.find("(", at)
     while at >= 0 and (before := _NAME_BEFORE.search(plain[max(0, at - 40) : at])) and before[1] in ATTRIBUTES:
-        at = plain.find("(", _closing(plain, at))
+        end = closing(plain, at)
+        at = plain.find("(", end) if end > 0 else -1
     return at
 
 
@@ -124,11 +126,11 @@ def _template_counts(plain: str) -> dict[str, int | None]:
         template = list(_TEMPLATE.finditer(head))
         count = 0
         if template:
-            end = _angle_end(head, template[-1].end() - 1)
+            end = closing(head, template[-1].end() - 1, "<>")
             count = len(split_arguments(head[template[-1].end() : end])) if end > 0 else 0
         plain_name = name[1].rpartition("::")[2].strip()
         # A declaration and its definition are one kernel; overloads differ in their parameters.
-        end = _closing(plain, at)
+        end = closing(plain, at)
         types = hash(re.sub(r"\s+|\b\w+(?=\s*[,)])", "", plain[at : end + 1]))
         places.setdefault(plain_name, set()).add(types)
         found[plain_name] = count if len(places[plain_name]) == 1 else None
@@ -196,21 +198,3 @@ def _callee(plain: str, end: int) -> int:
 
 def _depth(plain: str, begin: int, end: int) -> int:
     return sum((c in "([{") - (c in ")]}") for c in plain[begin:end])
-
-
-def _closing(plain: str, at: int) -> int:
-    depth = 0
-    for k in range(at, len(plain)):
-        depth += (plain[k] == "(") - (plain[k] == ")")
-        if depth == 0:
-            return k
-    return len(plain)
-
-
-def _angle_end(text: str, at: int) -> int:
-    depth = 0
-    for k in range(at, len(text)):
-        depth += (text[k] == "<") - (text[k] == ">")
-        if depth == 0:
-            return k
-    return -1

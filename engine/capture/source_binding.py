@@ -19,7 +19,7 @@ _HIDDEN = "(anonymous namespace)::"
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelPlace:
     """A kernel's place in the repository."""
 
     file: str
@@ -34,7 +34,7 @@ class Place:
 class Binding:
     """A recorded kernel's source, or the `problem`: why it has none."""
 
-    place: Place | None
+    place: KernelPlace | None
     template_args: str = ""
     problem: str = ""
 
@@ -48,12 +48,12 @@ class KernelName:
     parameters: tuple[str, ...] | None
 
 
-def repository_kernels(root: Path, demangled: Iterable[str]) -> dict[str, list[Place]]:
+def repository_kernels(root: Path, demangled: Iterable[str]) -> dict[str, list[KernelPlace]]:
     """The kernels below the root that may be one of these, by plain name. Files that cannot be read are left out."""
     names = {split_name(name).qualified.rpartition("::")[2].encode() for name in demangled}
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[KernelPlace]] = {}
     for file, kernel in _kernels(root, names):
-        found.setdefault(kernel.name, []).append(Place(file, kernel))
+        found.setdefault(kernel.name, []).append(KernelPlace(file, kernel))
     return found
 
 
@@ -70,7 +70,7 @@ def _kernels(root: Path, names: set[bytes]) -> Iterator[tuple[str, Kernel]]:
 
 
 def bind(
-    demangled: str, arguments: int | None, there: dict[str, list[Place]], command: tuple[str, ...] = ()
+    demangled: str, arguments: int | None, there: dict[str, list[KernelPlace]], command: tuple[str, ...] = ()
 ) -> Binding:
     """The source of a kernel with this many arguments (None: not known); of several the one in a file that the command names."""
     parts = split_name(demangled)

@@ -20,7 +20,7 @@ from engine.commands.options import (
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[Parser]
 
-STRATEGIES = ("exhaustive", "model", "annealing", "random")
+STRATEGIES = ("exhaustive", "model", "random")
 
 
 def make_parser() -> Parser:

@@ -20,12 +20,12 @@ from pydantic import Field
 from engine.commands import optimize as verb
 from engine.commands.command_line import make_parser
 from engine.commands.one_kernel import KernelRun
-from engine.commands.targets import Target
+from engine.commands.targets import KernelTarget
 from engine.cuda.load import repository_root
 from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.model import Evaluation, Measurement
-from engine.report.run_folder import Node, Run, read_run, suggested
+from engine.report.run_folder import StoredNode, StoredRun, read_run, suggested
 from engine.report.safe_text import clean, cleaned
 from engine.run.ready_spec import kernels_in
 from engine.run.result import OptimizationResult
@@ -203,7 +203,7 @@ class AssistantTools:
             try:
                 run = KernelRun(arguments, machine, budget, ("rules",), None)
                 run.on_progress = notify.progress
-                result, folder, _ = run.search(Target(path, kernel or None, file))
+                result, folder, _ = run.search(KernelTarget(path, kernel or None, file))
             finally:
                 machine.close()
             return result, folder
@@ -234,7 +234,7 @@ class AssistantTools:
         )  # fmt: skip
         return None if done.returncode == 0 else done.stderr.decode("utf-8", "replace").strip()[:300]
 
-    def _run(self, folder: str) -> tuple[Run, Path]:
+    def _run(self, folder: str) -> tuple[StoredRun, Path]:
         place = self._inside(folder)
         return read_run(place), place
 
@@ -317,7 +317,7 @@ def _speed(evaluation: Evaluation) -> Speed | None:
     return None if held is None else Speed(held.ratio, held.low, held.high, not held.predicted)
 
 
-def _candidate(node: Node) -> ExplainedCandidate:
+def _candidate(node: StoredNode) -> ExplainedCandidate:
     node = cleaned(node)
     return ExplainedCandidate(node.id, node.parent, node.proposer, node.summary, node.outcome, node.reason, node.ratio)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.cpu.jobs import Unsupported
+from engine.cuda.brackets import closing
 
 REFUSED = "optiml_ptx_refused_"  # begins the name of what an instruction without a meaning here is turned into
 _START = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__|goto|inline)\b)*\s*\(")
@@ -94,7 +95,9 @@ def without_ptx(text: str, plain: str, only: re.Pattern[str] | None = None) -> s
     for match in _START.finditer(plain):
         if match.start() < at:
             continue
-        end = _closing(plain, match.end() - 1)
+        end = closing(plain, match.end() - 1)
+        if end < 0:
+            raise Unsupported("an 'asm' statement without an end", features=("inline PTX of this form",))
         written = text[match.end() : end]
         if only is not None and not only.search(written):
             continue
@@ -116,15 +119,6 @@ def refusals(text: str) -> str:
 
 def _refused(instruction: str) -> str:
     return REFUSED + re.sub(r"\W", "", instruction.replace(".", "__")).strip("_")
-
-
-def _closing(plain: str, opening: int) -> int:
-    depth = 0
-    for at in range(opening, len(plain)):
-        depth += (plain[at] == "(") - (plain[at] == ")")
-        if depth == 0:
-            return at
-    raise Unsupported("an 'asm' statement without an end", features=("inline PTX of this form",))
 
 
 def _statement(written: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
+from engine.cuda.brackets import closing
 from engine.cuda.kernel import LaunchSite, Span, Unit
 from engine.cuda.launch import has_its_own
 from engine.cuda.macros import function_macros
@@ -71,8 +72,8 @@ def _written_out(unit: Unit, macros: Mapping[str, _Macro]) -> tuple[bytes, list[
     names = re.compile(rf"\b({'|'.join(map(re.escape, macros))})\s*\(")
     out, calls, at, length = list[str](), list[_WrittenOut](), 0, 0
     for match in names.finditer(written):
-        end = _closing(written, match.end())
-        if match.start() < at or end < 0 or _defines(unit, match.start()):
+        end = closing(written, match.end() - 1, most=_MOST_CALL) + 1
+        if match.start() < at or not end or _defines(unit, match.start()):
             continue
         made = _body(macros[match[1]], written[match.end() : end - 1])
         if made is None:
@@ -84,16 +85,6 @@ def _written_out(unit: Unit, macros: Mapping[str, _Macro]) -> tuple[bytes, list[
         calls.append(_WrittenOut(Span(match.start(), end), begin, begin + len(made)))
         at, length = end, begin + len(made) + len(lines)
     return "".join([*out, written[at:]]).encode("latin-1"), calls
-
-
-def _closing(written: str, start: int) -> int:
-    """Behind the bracket that closes what begins at `start`; -1 for none."""
-    depth = 1
-    for at in range(start, min(len(written), start + _MOST_CALL)):
-        depth += (written[at] == "(") - (written[at] == ")")
-        if depth == 0:
-            return at + 1
-    return -1
 
 
 def _defines(unit: Unit, at: int) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from typing import TypeVar
 
 from engine.model import Program
 
 _CONTEXT = 3
-_MAX_COMPARED = 4_000_000  # pairs of lines; above, the differing middle is replaced as a whole
+_MAX_COMPARED = 4_000_000  # pairs of lines
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 _ESCAPES = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 
-_Block = tuple[bool, int, int, int, int]  # equal, then the half-open line ranges before and after
+T = TypeVar("T", bytes, str)
+Block = tuple[bool, int, int, int, int]  # equal, then the half-open line ranges before and after
 
 
 def make_patch(before: Program, after: Program) -> bytes:
@@ -40,7 +42,7 @@ def _file(path: str, old: bytes | None, new: bytes | None) -> Iterator[bytes]:
         return
     yield b"--- " + (_header(f"a/{path}") if old is not None else b"/dev/null") + b"\n"
     yield b"+++ " + (_header(f"b/{path}") if new is not None else b"/dev/null") + b"\n"
-    for hunk in _hunks(_blocks(a, b)):
+    for hunk in _hunks(line_blocks(a, b, _MAX_COMPARED)):
         first, last = hunk[0], hunk[-1]
         yield b"@@ -%s +%s @@\n" % (_range(first[1], last[2]), _range(first[3], last[4]))
         for equal, a0, a1, b0, b1 in hunk:
@@ -68,7 +70,11 @@ def _range(start: int, end: int) -> bytes:
     return b"%d,%d" % (start + 1 if length else start, length)
 
 
-def _blocks(a: Sequence[bytes], b: Sequence[bytes]) -> list[_Block]:
+def line_blocks(a: Sequence[T], b: Sequence[T], pairs: int) -> list[Block]:
+    """Stretches of lines that are equal or differ, none of them empty on both sides.
+
+    Where more than so many pairs of lines would be compared, what differs is one stretch.
+    """
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
         head += 1
@@ -76,8 +82,8 @@ def _blocks(a: Sequence[bytes], b: Sequence[bytes]) -> list[_Block]:
     while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
         tail += 1
     middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
-    blocks: list[_Block] = [(True, 0, head, 0, head)] if head else []
-    if len(middle_a) * len(middle_b) > _MAX_COMPARED:
+    blocks: list[Block] = [(True, 0, head, 0, head)] if head else []
+    if len(middle_a) * len(middle_b) > pairs:
         blocks.append((False, head, len(a) - tail, head, len(b) - tail))
     else:
         for tag, a0, a1, b0, b1 in SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_opcodes():
@@ -87,8 +93,8 @@ def _blocks(a: Sequence[bytes], b: Sequence[bytes]) -> list[_Block]:
     return blocks
 
 
-def _hunks(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
-    hunk: list[_Block] = []
+def _hunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    hunk: list[Block] = []
     for index, (equal, a0, a1, b0, b1) in enumerate(blocks):
         if not equal:
             hunk.append((equal, a0, a1, b0, b1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from engine.cuda.brackets import closing
 from engine.cuda.definitions import expression
 from engine.cuda.host_definitions import Definition
 from engine.cuda.host_scope import HostScope
@@ -188,11 +189,6 @@ def _grouped(text: str) -> str:
 
 def _bare(text: str) -> str:
     """The text without the parentheses around all of it."""
-    while text.startswith("(") and text.endswith(")"):
-        depth = 0
-        for at, char in enumerate(text):
-            depth += (char == "(") - (char == ")")
-            if depth == 0 and at < len(text) - 1:
-                return text
+    while text.startswith("(") and closing(text, 0) == len(text) - 1:
         text = text[1:-1]
     return text

@@ -5,25 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.profile.counters import (
-    ACTIVE_LANES,
-    BANK_CONFLICTS,
-    CACHES,
-    DRAM_PCT,
-    ISSUE_PCT,
-    L1_HIT_PCT,
-    LOAD_REQUESTS,
-    LOAD_SECTORS,
-    OCCUPANCY_PCT,
-    PIPES,
-    REGISTERS,
-    STALLS,
-    STORE_REQUESTS,
-    STORE_SECTORS,
-    Profile,
-    StepProfile,
-    stall_metric,
-)  # fmt: skip
+from engine.profile import counters
 
 # What is told: a tenth of a quantity, or five points of a percentage. Ours: below it, two runs of one kernel differ as much.
 RATIO, _POINTS = 1.1, 5.0
@@ -50,10 +32,10 @@ class Change:
         return f"{self.what} {_figure(self.before, self.unit)} → {_figure(self.after, self.unit)}"
 
 
-_Read = Callable[[Profile], float | None]
+_Read = Callable[[counters.Profile], float | None]
 
 
-def moved(before: Profile, after: Profile, most: int = 6) -> tuple[Change, ...]:
+def moved(before: counters.Profile, after: counters.Profile, most: int = 6) -> tuple[Change, ...]:
     """The counters that an edit moved, the time first, then by how much they moved; at most `most` of them.
 
     Percentages of several steps are weighted by the steps' times. Counters that one side lacks are left out.
@@ -70,7 +52,7 @@ def moved(before: Profile, after: Profile, most: int = 6) -> tuple[Change, ...]:
 def _mean(*metrics: str) -> _Read:
     """A percentage (the largest of several) over all steps, weighted by their times."""
 
-    def read(profile: Profile) -> float | None:
+    def read(profile: counters.Profile) -> float | None:
         total = 0.0
         weights = 0.0
         for step in profile.steps:
@@ -85,7 +67,7 @@ def _mean(*metrics: str) -> _Read:
 
 
 def _ratio(over: str, under: str) -> _Read:
-    def read(profile: Profile) -> float | None:
+    def read(profile: counters.Profile) -> float | None:
         top, bottom = _total(profile.steps, over), _total(profile.steps, under)
         return top / bottom if top is not None and bottom else None
 
@@ -97,7 +79,7 @@ def _sum(metric: str) -> _Read:
 
 
 def _largest(metric: str) -> _Read:
-    def read(profile: Profile) -> float | None:
+    def read(profile: counters.Profile) -> float | None:
         values = [step.get(metric) for step in profile.steps]
         known = [v for v in values if v is not None]
         return max(known) if known and len(known) == len(values) else None
@@ -105,7 +87,7 @@ def _largest(metric: str) -> _Read:
     return read
 
 
-def _total(steps: tuple[StepProfile, ...], metric: str) -> float | None:
+def _total(steps: tuple[counters.StepProfile, ...], metric: str) -> float | None:
     values = [step.get(metric) for step in steps]
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None
@@ -115,19 +97,19 @@ _READ: Mapping[str, tuple[_Read, str]] = {
     "time": (lambda p: p.duration_us, "µs"),
     "device memory traffic": (lambda p: p.dram_bytes, "bytes"),
     "warp instructions": (lambda p: p.instructions, ""),
-    "sectors per load": (_ratio(LOAD_SECTORS, LOAD_REQUESTS), ""),
-    "sectors per store": (_ratio(STORE_SECTORS, STORE_REQUESTS), ""),
-    "load requests": (_sum(LOAD_REQUESTS), ""),
-    "bank conflict cycles": (_sum(BANK_CONFLICTS), ""),
-    "registers per thread": (_largest(REGISTERS), ""),
-    "active lanes per warp": (_mean(ACTIVE_LANES), ""),
-    "device memory utilisation": (_mean(DRAM_PCT), "%"),
-    "cache utilisation": (_mean(*CACHES), "%"),
-    "arithmetic pipe utilisation": (_mean(*PIPES), "%"),
-    "issue slot utilisation": (_mean(ISSUE_PCT), "%"),
-    "active warps": (_mean(OCCUPANCY_PCT), "%"),
-    "L1 hit rate": (_mean(L1_HIT_PCT), "%"),
-    **{f"warps {meaning}": (_mean(stall_metric(reason)), "%") for reason, meaning in STALLS.items()},
+    "sectors per load": (_ratio(counters.LOAD_SECTORS, counters.LOAD_REQUESTS), ""),
+    "sectors per store": (_ratio(counters.STORE_SECTORS, counters.STORE_REQUESTS), ""),
+    "load requests": (_sum(counters.LOAD_REQUESTS), ""),
+    "bank conflict cycles": (_sum(counters.BANK_CONFLICTS), ""),
+    "registers per thread": (_largest(counters.REGISTERS), ""),
+    "active lanes per warp": (_mean(counters.ACTIVE_LANES), ""),
+    "device memory utilisation": (_mean(counters.DRAM_PCT), "%"),
+    "cache utilisation": (_mean(*counters.CACHES), "%"),
+    "arithmetic pipe utilisation": (_mean(*counters.PIPES), "%"),
+    "issue slot utilisation": (_mean(counters.ISSUE_PCT), "%"),
+    "active warps": (_mean(counters.OCCUPANCY_PCT), "%"),
+    "L1 hit rate": (_mean(counters.L1_HIT_PCT), "%"),
+    **{f"warps {meaning}": (_mean(counters.stall_metric(reason)), "%") for reason, meaning in counters.STALLS.items()},
 }
 
 

@@ -13,27 +13,7 @@ from typing import Literal
 
 from engine.model import LaunchConfig, Resources, Target
 from engine.predict.occupancy import Occupancy
-from engine.profile.counters import (
-    ACTIVE_LANES,
-    BANK_CONFLICTS,
-    CACHES,
-    DRAM_PCT,
-    INSTRUCTIONS,
-    ISSUE_PCT,
-    L1_HIT_PCT,
-    LOAD_REQUESTS,
-    LOAD_SECTORS,
-    OCCUPANCY_PCT,
-    PIPES,
-    SITE_IDEAL,
-    SITE_SECTORS,
-    STALLS,
-    STORE_REQUESTS,
-    STORE_SECTORS,
-    Profile,
-    StepProfile,
-    stall_metric,
-)  # fmt: skip
+from engine.profile import counters
 from engine.profile.source_lines import SourceLines, SourceSite
 
 Bound = Literal["memory", "compute", "latency", "launch", "unknown"]
@@ -128,7 +108,7 @@ class CaseFacts:
 
 
 def diagnose(
-    profile: Profile, evidence: Sequence[Evidence], case: CaseFacts, *, lines: Sequence[SourceLines] = ()
+    profile: counters.Profile, evidence: Sequence[Evidence], case: CaseFacts, *, lines: Sequence[SourceLines] = ()
 ) -> Diagnosis:
     """Diagnose a program from its counters, `evidence` being that of the same steps in order.
 
@@ -205,7 +185,7 @@ def diagnose_static(
 
 
 def _bound(
-    step: StepProfile,
+    step: counters.StepProfile,
     known: Evidence,
     time_us: float | None,
     moved: float | None,
@@ -219,10 +199,10 @@ def _bound(
         f"{_rate(moved / (time_us * 1e-6))} to and from device memory, {100 * share:.0f} % of copy "
         f"({_rate(bandwidth)})"
     )  # fmt: skip
-    dram = step.get(DRAM_PCT)
-    caches = step.most(CACHES)
+    dram = step.get(counters.DRAM_PCT)
+    caches = step.most(counters.CACHES)
     memory = [v for v in (dram, caches, None if share is None else 100 * share) if v is not None]
-    compute = [v for v in (step.most(PIPES), step.get(ISSUE_PCT)) if v is not None]
+    compute = [v for v in (step.most(counters.PIPES), step.get(counters.ISSUE_PCT)) if v is not None]
     if memory and max(memory) >= max(compute, default=0.0) and max(memory) >= _BUSY_PCT:
         outside = max(v for v in (dram, None if share is None else 100 * share, 0.0) if v is not None)
         if outside >= _BUSY_PCT or caches is None:
@@ -232,7 +212,7 @@ def _bound(
         return "compute", f"compute-bound: SMs at {max(compute):.0f} % of peak" + _and(copy)
     if memory and compute:
         reason = _worst_stall(step)
-        said = "" if reason is None else f"; warps spend {reason[1]:.0f} % of their cycles {STALLS[reason[0]]}"
+        said = "" if reason is None else f"; warps spend {reason[1]:.0f} % of their cycles {counters.STALLS[reason[0]]}"
         return "latency", (
             f"latency-bound: memory at {max(memory):.0f} % and arithmetic at {max(compute):.0f} % of peak"
             + said + _and(copy)
@@ -250,17 +230,17 @@ def _launch_text(time_us: float) -> str:
     return f"launch-bound: the kernel takes {time_us:.1f} µs, about 2 µs of which is launch overhead"
 
 
-def _worst_stall(step: StepProfile) -> tuple[str, float] | None:
-    known = [(reason, step.get(stall_metric(reason))) for reason in STALLS]
+def _worst_stall(step: counters.StepProfile) -> tuple[str, float] | None:
+    known = [(reason, step.get(counters.stall_metric(reason))) for reason in counters.STALLS]
     return max(((r, v) for r, v in known if v is not None), key=lambda pair: pair[1], default=None)
 
 
 # ---- findings from counters
 
 
-def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
+def _counted(step: counters.StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
     found: list[Finding] = []
-    dram = step.get(DRAM_PCT)
+    dram = step.get(counters.DRAM_PCT)
     if dram is not None and dram > _SATURATED_PCT:
         found.append(
             Finding(
@@ -269,7 +249,7 @@ def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> lis
                 dram / 100, {"dram_pct": dram},
             )
         )  # fmt: skip
-    achieved = step.get(OCCUPANCY_PCT)
+    achieved = step.get(counters.OCCUPANCY_PCT)
     if achieved is not None and achieved < _OCCUPANCY_PCT:
         limit = known.occupancy
         why = "" if limit is None else f", limited by {_LIMITS[limit.limit]} to {100 * limit.fraction:.0f} %"
@@ -281,7 +261,7 @@ def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> lis
         )  # fmt: skip
     found += _stalls(step)
     found += _access(step, known, site)
-    conflicts, instructions = step.get(BANK_CONFLICTS), step.get(INSTRUCTIONS)
+    conflicts, instructions = step.get(counters.BANK_CONFLICTS), step.get(counters.INSTRUCTIONS)
     shared = known.resources.shared_bytes + known.launch.shared_bytes
     if shared and conflicts and instructions and conflicts > _CONFLICTS * instructions:
         found.append(
@@ -292,7 +272,7 @@ def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> lis
                 min(1.0, 0.3 + conflicts / instructions), {"conflicts": conflicts, "instructions": instructions},
             )
         )  # fmt: skip
-    lanes = step.get(ACTIVE_LANES)
+    lanes = step.get(counters.ACTIVE_LANES)
     if lanes is not None and 0 < lanes < _LANES:
         found.append(
             Finding(
@@ -300,7 +280,7 @@ def _counted(step: StepProfile, known: Evidence, site: SourceSite | None) -> lis
                 min(1.0, 1 - lanes / 32), {"active_lanes": lanes},
             )
         )  # fmt: skip
-    issue = step.get(ISSUE_PCT)
+    issue = step.get(counters.ISSUE_PCT)
     if issue is not None and issue > _BUSY_PCT:
         found.append(
             Finding(
@@ -318,16 +298,16 @@ _CODES = {
 }  # fmt: skip
 
 
-def _stalls(step: StepProfile) -> list[Finding]:
+def _stalls(step: counters.StepProfile) -> list[Finding]:
     found = []
-    for reason, meaning in STALLS.items():
-        percent = step.get(stall_metric(reason))
+    for reason, meaning in counters.STALLS.items():
+        percent = step.get(counters.stall_metric(reason))
         if percent is None:
             continue
         if percent > (_BARRIER_PCT if reason == "barrier" else _STALL_PCT):
             code = _CODES.get(reason, "barrier_stalls")
             text = f"warps spend {percent:.0f} % of their cycles {meaning}"
-            hit = step.get(L1_HIT_PCT)
+            hit = step.get(counters.L1_HIT_PCT)
             if reason == "long_scoreboard" and hit is not None and hit < _L1_HIT_PCT:
                 found.append(
                     Finding(
@@ -339,7 +319,7 @@ def _stalls(step: StepProfile) -> list[Finding]:
     return found
 
 
-def _access(step: StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
+def _access(step: counters.StepProfile, known: Evidence, site: SourceSite | None) -> list[Finding]:
     """Sectors asked for beyond those needed: exact where instructions were counted, else from the width of an access."""
     if site is not None and site.ideal > 0 and site.sectors > _OVER_IDEAL * site.ideal:
         each = f"{site.sectors / site.executed:.0f} sectors per request (ideal: {max(1.0, site.ideal / site.executed):.0f})" \
@@ -350,7 +330,7 @@ def _access(step: StepProfile, known: Evidence, site: SourceSite | None) -> list
                 {"sectors": site.sectors, "ideal": site.ideal}, site.line,
             )
         ]  # fmt: skip
-    sectors, ideal = step.get(SITE_SECTORS), step.get(SITE_IDEAL)
+    sectors, ideal = step.get(counters.SITE_SECTORS), step.get(counters.SITE_IDEAL)
     if sectors is not None and ideal:
         if sectors <= _OVER_IDEAL * ideal:
             return []
@@ -362,8 +342,20 @@ def _access(step: StepProfile, known: Evidence, site: SourceSite | None) -> list
         ]  # fmt: skip
     found = []
     for what, code, total, requests, width in (
-        ("loads", "uncoalesced_loads", step.get(LOAD_SECTORS), step.get(LOAD_REQUESTS), known.load_width),
-        ("stores", "uncoalesced_stores", step.get(STORE_SECTORS), step.get(STORE_REQUESTS), known.store_width),
+        (
+            "loads",
+            "uncoalesced_loads",
+            step.get(counters.LOAD_SECTORS),
+            step.get(counters.LOAD_REQUESTS),
+            known.load_width,
+        ),
+        (
+            "stores",
+            "uncoalesced_stores",
+            step.get(counters.STORE_SECTORS),
+            step.get(counters.STORE_REQUESTS),
+            known.store_width,
+        ),
     ):
         if not total or not requests:
             continue

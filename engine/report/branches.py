@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.model import PASSED
-from engine.report.run_folder import Node, Run
+from engine.report.run_folder import StoredNode, StoredRun
 
 # More candidates make a page that nobody unfolds; deeper ones are shown at this depth with their parent named. Ours.
 _MOST, _DEEPEST = 1500, 40
@@ -17,7 +17,7 @@ _MOST, _DEEPEST = 1500, 40
 class BranchLine:
     """One candidate: `opens` when others hang below it; `closes` so many levels end after it.."""
 
-    node: Node
+    node: StoredNode
     opens: bool
     closes: int
     depth: int
@@ -27,7 +27,7 @@ class BranchLine:
     misplaced: bool  # its parent is not the one it is shown below
 
 
-def branches(run: Run) -> tuple[list[BranchLine], int]:
+def branches(run: StoredRun) -> tuple[list[BranchLine], int]:
     """The tree in writing order, and how many candidates are left out of it.
 
     Those on the way to the best come first, then those that passed by their speed, then the others by number; each with all
@@ -79,8 +79,8 @@ def _ancestry(id: int, parents: dict[int, int], first: int) -> list[int]:
     return found
 
 
-def _kept(nodes: Sequence[Node], parents: dict[int, int], path: set[int], first: int) -> set[int]:
-    def rank(node: Node) -> tuple[bool, bool, float, int]:
+def _kept(nodes: Sequence[StoredNode], parents: dict[int, int], path: set[int], first: int) -> set[int]:
+    def rank(node: StoredNode) -> tuple[bool, bool, float, int]:
         return (
             node.id not in path,
             node.outcome not in PASSED,

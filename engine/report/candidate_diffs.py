@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 
+from engine.cuda.patch import line_blocks
 from engine.report.branches import BranchLine
-from engine.report.line_blocks import blocks, lines_of
-from engine.report.run_folder import Run, unpack
+from engine.report.run_folder import StoredRun, unpack
+from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; lines of one file's diff, of a step and of a node of the tree, and characters of one of them; pairs of
 # lines that are compared; bytes that all candidates may take on a page, for it to stay below 2 MB, and those of one without its diff. Ours.
@@ -47,7 +48,7 @@ class FileEdit:
         return sum(30 + sum(4 + len(escape(line).encode()) for line in s.lines) for s in self.stretches)
 
 
-def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
+def step_edits(run: StoredRun) -> dict[int, tuple[FileEdit, ...]]:
     """What each step of the trajectory changed, by its candidate; without those whose files the journal does not hold."""
     files, found, before = _DiffReader(run), {}, run.original
     for step in run.result.trajectory:
@@ -58,7 +59,7 @@ def step_edits(run: Run) -> dict[int, tuple[FileEdit, ...]]:
     return found
 
 
-def tree_edits(run: Run, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit, ...]]:
+def tree_edits(run: StoredRun, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit, ...]]:
     """What each candidate changed of its parent, by its number: those on the way to the best first, then the fastest, as far as a page
     holds them."""
     files, found, left = _DiffReader(run), {}, _TREE - _NODE * len(tree)
@@ -77,7 +78,7 @@ def tree_edits(run: Run, tree: Sequence[BranchLine]) -> dict[int, tuple[FileEdit
 class _DiffReader:
     """The files of a candidate by its number; None where the journal does not hold them. Parents are asked for again and again."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self._run, self._first = run, run.nodes[0].id
         self._cached = lru_cache(maxsize=64)(self._read)
 
@@ -111,7 +112,7 @@ def _edits(before: Mapping[str, bytes], after: Mapping[str, bytes], most: int, p
 
 
 def _diff(a: Sequence[str], b: Sequence[str], pairs: int) -> Iterator[Stretch]:
-    stretches = [block for block in blocks(a, b, pairs) if block[1] < block[2] or block[3] < block[4]]
+    stretches = line_blocks(a, b, pairs)
     for at, (equal, a0, a1, b0, b1) in enumerate(stretches):
         if not equal:
             changed = Stretch("old", tuple(a[a0:a1])), Stretch("new", tuple(b[b0:b1]))

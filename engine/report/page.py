@@ -19,7 +19,7 @@ from engine.report.number_words import gain, plain, short_number, sign, speed, t
 from engine.report.plots import comparison_plots, plots, tuning_plots
 from engine.report.roofline import Roofline, roofline
 from engine.report.run_comparison import compare
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
 from engine.report.safe_text import clean, said_throughout, short, speedup_words, upper_first
 from engine.report.sources import compared_listings, heaviest_lines, listings
 
@@ -46,7 +46,7 @@ _TUNING_PARTS = (
 )  # fmt: skip
 
 
-def render(run: Run) -> str:
+def render(run: StoredRun) -> str:
     """The page. Everything that is not this program's own text is escaped; the page may load nothing, whatever it holds."""
     environment = _environment()
     roof = roofline(run)
@@ -60,7 +60,7 @@ def render(run: Run) -> str:
     )  # fmt: skip
 
 
-def render_comparison(a: Run, b: Run, names: tuple[str, str]) -> str:
+def render_comparison(a: StoredRun, b: StoredRun, names: tuple[str, str]) -> str:
     """The page of two runs beside each other; `names` say which is which. As `render`."""
     environment = _environment()
     drawn = comparison_plots({"A": a, "B": b}) if a.result.mode == b.result.mode else {}

@@ -10,7 +10,7 @@ from engine.model import PASSED
 from engine.predicted_number import approximate
 from engine.report.chart import NARROW, WIDE, Axis, Chart, Ink, Shape, axis, places
 from engine.report.roofline import Roofline
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
 from engine.report.safe_text import clean, speedup_words, upper_first
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Plot:
     caption: str
 
 
-def plots(run: Run, roofline: Roofline | None) -> dict[str, Plot]:
+def plots(run: StoredRun, roofline: Roofline | None) -> dict[str, Plot]:
     """All plots that the run has data for, by name: "steps", "search", "roofline", "shapes", "stages"."""
     result, predicted = run.result, run.result.mode == "predicted"
     best = result.best.evaluation.measurement if result.best is not None else None
@@ -62,7 +62,7 @@ def tuning_plots(result: TuneResult) -> dict[str, Plot]:
     )
 
 
-def comparison_plots(runs: Mapping[str, Run]) -> dict[str, Plot]:
+def comparison_plots(runs: Mapping[str, StoredRun]) -> dict[str, Plot]:
     """The plot of two runs of one mode, "search": the best so far of each over time."""
     return _both({"search": lambda width: _progress(runs, width)})
 
@@ -95,7 +95,7 @@ def _trace(trace: Sequence[Mark], predicted: bool, width: float) -> _Drawn | Non
     return chart, caption
 
 
-def _steps(run: Run, predicted: bool, width: float) -> _Drawn | None:
+def _steps(run: StoredRun, predicted: bool, width: float) -> _Drawn | None:
     result = run.result
     points: list[tuple[str, float, float, float, Ink]] = [("original", 1.0, 1.0, 1.0, "original")]
     for number, step in enumerate(result.trajectory[:_STEPS], 1):
@@ -122,7 +122,7 @@ def _steps(run: Run, predicted: bool, width: float) -> _Drawn | None:
     return chart, caption
 
 
-def _best_so_far(run: Run) -> list[tuple[float, float]]:
+def _best_so_far(run: StoredRun) -> list[tuple[float, float]]:
     """Seconds and speedup of each new best, from the original to the end of the run."""
     best: list[tuple[float, float]] = [(0.0, 1.0)]
     for node in run.nodes:
@@ -131,7 +131,7 @@ def _best_so_far(run: Run) -> list[tuple[float, float]]:
     return [*best, (max(run.result.elapsed_s, best[-1][0]), best[-1][1])]
 
 
-def _progress(runs: Mapping[str, Run], width: float) -> _Drawn:
+def _progress(runs: Mapping[str, StoredRun], width: float) -> _Drawn:
     lines = {name: _best_so_far(run) for name, run in runs.items()}
     predicted = any(run.result.mode == "predicted" for run in runs.values())
     words = speedup_words(predicted)
@@ -158,7 +158,7 @@ def _progress(runs: Mapping[str, Run], width: float) -> _Drawn:
     return chart, caption
 
 
-def _search(run: Run, predicted: bool, width: float) -> _Drawn | None:
+def _search(run: StoredRun, predicted: bool, width: float) -> _Drawn | None:
     passed = [n for n in run.nodes if n.ratio and n.ratio > 0 and n.outcome in PASSED and n.parent is not None]
     if not passed:
         return None

@@ -14,7 +14,7 @@ from engine.model import Measurement
 from engine.predict.targets import figures_for
 from engine.process.decode import NotThis, decode
 from engine.profile.evidence import heaviest_case
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
 from engine.spec.kernel_spec import KernelSpec
 
 _LEAST = 1e-9  # warp instructions per byte; its inverse is as far from anything real
@@ -46,7 +46,7 @@ class Roofline:
     caption: str
 
 
-def roofline(run: Run) -> Roofline | str:
+def roofline(run: StoredRun) -> Roofline | str:
     """The roofline of a run, or one sentence why there is none."""
     result = run.result
     predicted = result.mode == "predicted"
@@ -84,7 +84,7 @@ def roofline(run: Run) -> Roofline | str:
     )  # fmt: skip
 
 
-def _points(run: Run, rate: float, issue: float, predicted: bool) -> list[Point]:
+def _points(run: StoredRun, rate: float, issue: float, predicted: bool) -> list[Point]:
     result = run.result
     heaviest = _heaviest(run) if predicted else None
     programs = [(0, "original", result.original.measurement)]
@@ -109,7 +109,7 @@ def _points(run: Run, rate: float, issue: float, predicted: bool) -> list[Point]
     return points
 
 
-def _heaviest(run: Run) -> str | None:
+def _heaviest(run: StoredRun) -> str | None:
     """The name of the timing case that was counted."""
     try:
         spec = decode(KernelSpec, dict(run.result.spec), "spec", later=True)

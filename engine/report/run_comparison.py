@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.model import CaseTiming, Measurement
 from engine.report.number_words import speed
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
 from engine.run.result import OptimizationResult, Step
 
 _CASES, _STEPS = 500, 100  # rows of a table. Ours
@@ -59,7 +59,7 @@ class Comparison:
     steps: tuple[StepPair, ...]
 
 
-def compare(a: Run, b: Run) -> Comparison:
+def compare(a: StoredRun, b: StoredRun) -> Comparison:
     """Compare two runs of `optiml optimize`."""
     unlike = tuple(_unlike(a, b))
     outcomes = sorted({*a.result.counts, *b.result.counts} - {"candidates", "verified"})
@@ -73,7 +73,7 @@ def compare(a: Run, b: Run) -> Comparison:
     )
 
 
-def _unlike(a: Run, b: Run) -> list[str]:
+def _unlike(a: StoredRun, b: StoredRun) -> list[str]:
     one, other = a.result, b.result
     found = []
     if one.mode != other.mode:

@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Node:
+class StoredNode:
     """One candidate of the journal; the original is the one without a parent. `elapsed_s` is the run's time when it was booked."""
 
     id: int
@@ -74,14 +74,14 @@ class SourceText:
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """All that the report shows. `original` and `sources` are empty where the journal does not hold the original's files.
 
     `packed` has what each candidate changed of the original, as the journal has it: see `unpack`.
     """
 
     result: OptimizationResult
-    nodes: tuple[Node, ...]
+    nodes: tuple[StoredNode, ...]
     counted: Mapping[int, Counted]
     sources: tuple[SourceText, ...]
     patch: str
@@ -89,14 +89,14 @@ class Run:
     packed: Mapping[int, bytes] = field(default_factory=dict)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> StoredRun:
     """Read result.json, journal.sqlite and best.patch. Raises UsageError (nothing there, another version), MachineError."""
     result = read_result(folder, {"result.json": (OptimizationResult,)})
     assert isinstance(result, OptimizationResult)
     return _journal(folder / "journal.sqlite", lambda db: _run(db, result, _patch(folder, result)))
 
 
-def suggested(run: Run, folder: Path) -> tuple[Program, Program]:
+def suggested(run: StoredRun, folder: Path) -> tuple[Program, Program]:
     """The original and what the run suggests, as its journal has them. Raises RefusedError where that is not what was verified."""
     best = run.result.best
     if best is None:
@@ -112,7 +112,7 @@ def suggested(run: Run, folder: Path) -> tuple[Program, Program]:
     return before, after
 
 
-def read_nodes(folder: Path) -> tuple[Node, ...]:
+def read_nodes(folder: Path) -> tuple[StoredNode, ...]:
     """Every candidate of the journal in a run's folder. Raises UsageError, MachineError."""
     return _journal(folder / "journal.sqlite", _nodes)
 
@@ -194,14 +194,14 @@ def _journal(path: Path, ask: Callable[[sqlite3.Connection], R]) -> R:
         raise UsageError(f"is not a journal of this version ({error})", str(path), _AGAIN) from None
 
 
-def _nodes(db: sqlite3.Connection) -> tuple[Node, ...]:
+def _nodes(db: sqlite3.Connection) -> tuple[StoredNode, ...]:
     names = ("id", "parent", "proposer", "rule", "summary", "outcome", "reason", "ratio", "low", "high", "elapsed_s")
     columns = ", ".join(
         f"substr({n}, 1, {_TEXT})" if n in ("proposer", "rule", "summary", "outcome", "reason") else n for n in names
     )
     found = db.execute(f"SELECT {columns} FROM candidates ORDER BY id LIMIT {_NODES}")
     nodes = tuple(
-        decode(Node, {n: _finite(v) for n, v in zip(names, row, strict=True)}, f"candidate {str(row[0])[:20]}")
+        decode(StoredNode, {n: _finite(v) for n, v in zip(names, row, strict=True)}, f"candidate {str(row[0])[:20]}")
         for row in found
     )
     if not nodes:
@@ -209,7 +209,7 @@ def _nodes(db: sqlite3.Connection) -> tuple[Node, ...]:
     return nodes
 
 
-def _run(db: sqlite3.Connection, result: OptimizationResult, patch: str) -> Run:
+def _run(db: sqlite3.Connection, result: OptimizationResult, patch: str) -> StoredRun:
     nodes = _nodes(db)
     best: _Files | None = None
     if result.best is not None:
@@ -218,7 +218,7 @@ def _run(db: sqlite3.Connection, result: OptimizationResult, patch: str) -> Run:
     row = db.execute("SELECT value FROM meta WHERE key = 'files'").fetchone()
     original = None if row is None else unpack(_base64(row[0]))
     sources = _sources(result, original, best)
-    return Run(result, nodes, _all_counted(db, result), sources, patch, original or {}, _packed(db))
+    return StoredRun(result, nodes, _all_counted(db, result), sources, patch, original or {}, _packed(db))
 
 
 def _packed(db: sqlite3.Connection) -> dict[int, bytes]:

@@ -19,6 +19,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufdd0-\ufdef\ufeff\ufff9-\uffff"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+_FAR = re.compile(r"[ \t]{2,}\\$")
 
 
 def clean(text: str) -> str:
@@ -50,6 +51,14 @@ def _cleaned(value: Any) -> Any:
 def short(text: str, most: int) -> str:
     """At most so many characters, an ellipsis where something is missing."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def lines_of(data: bytes, most: int) -> list[str]:
+    """The lines of a file, each of at most so many characters."""
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    # A backslash far to the right would take a line of its own.
+    lines = [short(_FAR.sub(r" \\", line.removesuffix("\r")), most) for line in text.split("\n")]
+    return lines[:-1] if lines and not lines[-1] else lines
 
 
 def said_throughout(original: Sequence[str], steps: Sequence[Step]) -> tuple[str, ...]:

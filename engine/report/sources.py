@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.cuda.patch import line_blocks
 from engine.profile.line_weights import LineWeight
-from engine.report.line_blocks import blocks, lines_of
-from engine.report.run_folder import Run
+from engine.report.run_folder import StoredRun
+from engine.report.safe_text import lines_of
 
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
 _CONTEXT, _FOLD, _ROWS, _LINE = 8, 4, 3000, 1000
@@ -66,7 +67,7 @@ class _Side:
     weights: Mapping[int, LineWeight] = field(default_factory=dict)
 
 
-def listings(run: Run) -> list[Listing]:
+def listings(run: StoredRun) -> list[Listing]:
     """Every file that the suggestion changes, the kernel's first; the kernel's file alone without a suggestion."""
     result, last = run.result, run.result.trajectory[-1:]
     found = []
@@ -82,7 +83,7 @@ def listings(run: Run) -> list[Listing]:
     return found
 
 
-def compared_listings(a: Run, b: Run, titles: tuple[str, str]) -> list[Listing]:
+def compared_listings(a: StoredRun, b: StoredRun, titles: tuple[str, str]) -> list[Listing]:
     """Every file in which what two runs suggest differs, the kernel's first."""
     one, other = ({**run.original, **{s.path: s.after for s in run.sources if s.after is not None}} for run in (a, b))
     paths = sorted({*one, *other}, key=lambda path: (path != a.result.file, path))
@@ -93,7 +94,7 @@ def compared_listings(a: Run, b: Run, titles: tuple[str, str]) -> list[Listing]:
     ]
 
 
-def heaviest_lines(run: Run) -> list[tuple[str, LineWeight, str]]:
+def heaviest_lines(run: StoredRun) -> list[tuple[str, LineWeight, str]]:
     """The lines of original and best that do most of the work: whose, the weight, the text."""
     result, found = run.result, []
     for source in run.sources:
@@ -135,7 +136,7 @@ def _listing(path: str, titles: tuple[str, ...], texts: tuple[bytes, bytes], sid
 
 
 def _rows(a: Sequence[str], b: Sequence[str], left: _Side, right: _Side) -> Iterator[SourceRow]:
-    for equal, a0, a1, b0, b1 in blocks(a, b, _COMPARED):
+    for equal, a0, a1, b0, b1 in line_blocks(a, b, _COMPARED):
         for step in range(max(a1 - a0, b1 - b0)):
             i = a0 + step if a0 + step < a1 else None
             j = b0 + step if b0 + step < b1 else None

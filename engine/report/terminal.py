@@ -23,7 +23,7 @@ from rich.tree import Tree
 from engine.model import Evaluation, Outcome
 from engine.predicted_number import approximate
 from engine.report.console import Console
-from engine.report.run_folder import Node
+from engine.report.run_folder import StoredNode
 from engine.report.safe_text import clean, cleaned, said_throughout, short
 from engine.run.result import OptimizationResult
 from engine.search.progress import SEARCHING, Budget, Progress
@@ -346,7 +346,7 @@ def _resources(evaluation: Evaluation) -> tuple[str, str]:
     return (str(max(r.registers for r in evaluation.resources)), str(max(r.shared_bytes for r in evaluation.resources)))
 
 
-def print_tree(nodes: Sequence[Node]) -> None:
+def print_tree(nodes: Sequence[StoredNode]) -> None:
     """Every candidate below the one it was made from."""
     console = Console(highlight=False)
     branches: dict[int, Any] = {}

@@ -18,11 +18,11 @@ GROUP = "optiml.rules"
 # Proposals of equal prior come in this order; other rules follow in the order of their names.
 _ORDER = (
     "matmul_tile", "conv_tile", "row_parallel", "topk_filter", "one_pass", "row_keep", "register_accumulate", "transpose_tile",
-    "atomic_aggregate", "atomic_vectorize", "stencil_tile", "stencil_march", "stencil_pack", "interior", "tile_ahead", "vectorize",
+    "atomic_aggregate", "atomic_vectorize", "stencil_tile", "stencil_pack", "interior", "vectorize",
     "row_vectorize", "segment_vectorize",
     "block_size", "tile_size", "unroll_jam", "coarsen", "block_rows", "restrict", "unroll", "fast_math", "launch_bounds",
     "cascade", "warp_reduce", "scan_items", "scan_rounds", "warp_scan", "exchange_items", "warp_exchange", "shared_padding", "swap_axes",
-    "invariant_division", "hoist_loads", "read_only", "reverse_blocks",
+    "invariant_division", "read_only", "reverse_blocks",
 )  # fmt: skip
 
 

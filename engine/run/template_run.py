@@ -45,7 +45,7 @@ from engine.tune.evaluated_point import Tried
 from engine.tune.feasible import Feasible, check_left, feasible
 from engine.tune.named_constants import check, written
 from engine.tune.space import Point
-from engine.tune.strategy import Known, Strategy
+from engine.tune.strategy import Start, Strategy
 from engine.tune.strategy_choice import choose
 from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tune_options import TuneOptions
@@ -53,8 +53,8 @@ from engine.tune.tuner import Reports, TemplateSearch, Tuner
 from engine.tune.tuning_result import (
     CONSTANTS_PATCH,
     SCHEMA,
-    Constants,
     General,
+    NamedConstants,
     ShapeBest,
     SpaceInfo,
     TemplateInfo,
@@ -110,7 +110,7 @@ def tune(
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
         listing_s = time.monotonic() - begin
-        strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
+        strategy, reason = choose(options.strategy, Start(points.points, options.seed, options.budget.candidates))
         # Worker processes that read candidates take half a second to start: too long for a short run.
         many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
         front = machine.front(spec, root, spec_path) if many else None
@@ -399,7 +399,7 @@ class _Run:
         builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
         checked = check(found, self.spec, self.spec_path, builder.original)
         patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
-        return dataclasses.replace(result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH))
+        return dataclasses.replace(result, constants=NamedConstants(found.names, found.fixed, checked, CONSTANTS_PATCH))
 
     def _result(self, tuner: Tuner, original: Evaluation, searched: _Searched) -> tuple[TuneResult, dict[str, bytes]]:
         options, progress, signals = self.options, tuner.progress, self.evaluator.signals

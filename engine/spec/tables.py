@@ -8,6 +8,7 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from engine.cuda.kernel import Kernel, Span, Unit
@@ -172,6 +173,7 @@ def _check_next(table: Table, kernel: Kernel) -> None:
         )
 
 
+@lru_cache(maxsize=64)  # every candidate of a search is screened against the same one
 def toml_tables(data: bytes, path: str, kernel_file: str) -> tuple[Table, ...]:
     """The tables of an optiml.toml (at `path`, repository-relative) that are for `kernel_file`. Raises SpecError."""
     bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0

@@ -17,7 +17,7 @@ WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningPoint:
     """A point that is on the device, and what it is measured beside."""
 
     point: Point

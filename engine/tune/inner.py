@@ -19,7 +19,7 @@ from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.evaluated_point import WRONG, Tried
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
-from engine.tune.strategy import EXHAUSTIVE_MOST, Known
+from engine.tune.strategy import EXHAUSTIVE_MOST, Start
 from engine.tune.strategy_choice import choose
 from engine.tune.template import Template, program_at
 from engine.tune.tuner import Reports, TemplateSearch, Tuner
@@ -170,7 +170,7 @@ class TunerPart:
         most = self._most(points)
         tuner = Tuner(
             program,
-            TemplateSearch(template, points, choose(None, Known(points.points, self._seed, most))[0]),
+            TemplateSearch(template, points, choose(None, Start(points.points, self._seed, most))[0]),
             self._evaluator,
             self._target,
             Builds(executor, in_flight=self._in_flight),

@@ -21,7 +21,7 @@ _OWN_PRIOR = 0.6  # a template that a person declared: they know what is worth a
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPlace:
     """Where a rule's template comes from: the step of the spec, and the number of its family among those of its rule."""
 
     step: int
@@ -39,7 +39,7 @@ class Offer:
     points: Feasible
     first: Proposal
     prior: float
-    place: Place | None = None
+    place: SearchPlace | None = None
 
 
 def offers(program: Program, spec: KernelSpec, spec_path: str | None, target: Target) -> list[Offer]:
@@ -47,7 +47,7 @@ def offers(program: Program, spec: KernelSpec, spec_path: str | None, target: Ta
 
     A program whose text no longer holds a template has none, and a declared one that cannot be used is passed over.
     """
-    templates: list[tuple[Template, float, Place | None]] = []
+    templates: list[tuple[Template, float, SearchPlace | None]] = []
     with suppress(OptimlError):
         own = declared(program, spec, spec_path)
         if own is not None:
@@ -78,13 +78,13 @@ def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[R
     return [template for template, _ in _placed(program, spec, target)]
 
 
-def _placed(program: Program, spec: KernelSpec, target: Target) -> list[tuple[RuleTemplate, Place]]:
+def _placed(program: Program, spec: KernelSpec, target: Target) -> list[tuple[RuleTemplate, SearchPlace]]:
     found = []
     for step in range(len(spec.steps)):
         numbers: dict[str, int] = {}
         for family in families(make_site(program, spec, step, target)):
             number = numbers[family.rule] = numbers.get(family.rule, -1) + 1
-            found.append((rule_template(program, family), Place(step, number)))
+            found.append((rule_template(program, family), SearchPlace(step, number)))
     return sorted(found, key=lambda pair: -pair[0].family.prior)
 
 
@@ -99,7 +99,7 @@ def family_at(
     spec: KernelSpec,
     target: Target,
     rule: str,
-    place: Place,
+    place: SearchPlace,
     parameters: Mapping[str, tuple[int, ...]],
 ) -> Family:
     """The family of proposals that a rule has there, found anew. Raises OptimlError where it has none with these parameters."""

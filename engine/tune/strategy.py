@@ -17,7 +17,7 @@ EXHAUSTIVE_MOST = 32
 
 
 @dataclass(frozen=True)
-class Known:
+class Start:
     """What a strategy is given to start from; what else is known of a point comes by `describe`."""
 
     points: tuple[Point, ...]
@@ -54,7 +54,7 @@ class Listed:
 
     patient = False
 
-    def __init__(self, name: str, known: Known) -> None:
+    def __init__(self, name: str, known: Start) -> None:
         self.name = name
         order = list(known.points)
         random.Random(known.seed).shuffle(order)  # a run that is cut short has seen a fair sample

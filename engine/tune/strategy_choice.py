@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from engine.errors import UsageError
-from engine.tune.annealing import DualAnnealing
-from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Listed, Strategy
+from engine.tune.strategy import EXHAUSTIVE_MOST, Listed, Start, Strategy
 from engine.tune.surrogate import Surrogate
 
-NAMES = ("exhaustive", "model", "annealing", "random")
+NAMES = ("exhaustive", "model", "random")
 
 
-def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
+def choose(name: str | None, known: Start) -> tuple[Strategy, str]:
     """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError."""
     if name is None:
         points = len(known.points)
@@ -19,11 +18,8 @@ def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
         many = f"{points} points are too many to try all"
         few = many if points > EXHAUSTIVE_MOST else f"the budget is for {known.limit} of {points} points"
         return Surrogate(known), f"{few}: a model fitted to the measurements chooses"
-    reason = "asked for"
     if name in ("exhaustive", "random"):
-        return Listed(name, known), reason
-    if name == "annealing":
-        return DualAnnealing(known), reason
+        return Listed(name, known), "asked for"
     if name == "model":
-        return Surrogate(known), reason
+        return Surrogate(known), "asked for"
     raise UsageError(f"unknown strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.tune.columns import Columns
 from engine.tune.space import Point
-from engine.tune.strategy import Known
+from engine.tune.strategy import Start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Surrogate:
     name = "model"
     patient = True
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Start) -> None:
         self._points = known.points
         self._index = {p: i for i, p in enumerate(known.points)}
         self._values = np.array(known.points, dtype=np.int64)

@@ -23,7 +23,7 @@ from engine.search.journal import Entry, Journal
 from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
 from engine.tune.build_pace import BuildPace
-from engine.tune.evaluated_point import WRONG, Mark, Running, Tried, entry_of, original_us, value_of
+from engine.tune.evaluated_point import WRONG, Mark, RunningPoint, Tried, entry_of, original_us, value_of
 from engine.tune.feasible import Feasible, fits
 from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
@@ -86,7 +86,7 @@ class Tuner:
         # Written once: for a rule's template that takes as long as reading the program.
         self.proposal_of: Callable[[Point], Proposal] = cache(self.template.proposal)
         self._pace = BuildPace()
-        self._running: list[Running] = []  # the oldest first
+        self._running: list[RunningPoint] = []  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._known: Mapping[tuple[object, ...], Twin] = {}  # likewise, to a search around this one
@@ -187,7 +187,6 @@ class Tuner:
         # The next point is chosen beside an evaluation, which takes milliseconds among thousands of points, unless evaluations are
         # counted and each has to tell what it can.
         beside = budget.seconds is not None or not self.strategy.patient
-
         most = on_devices(self._evaluator.signals.mode, devices.count, counted=not beside)
 
         def more() -> bool:
@@ -244,7 +243,7 @@ class Tuner:
 
     def _ended(self, budget: Budget, idle: int | None) -> str:
         """Why no point more is to be tried, as far as is known; else ""."""
-        if self._spent(budget):
+        if budget.spent(self.elapsed_s, self._begun):
             return budget.ended_by
         if idle is not None and not self.evaluations and not self._running and self.progress.evaluated >= idle:
             return "all further points are duplicates (same SASS and launch)"
@@ -252,9 +251,6 @@ class Tuner:
 
     def _is_running(self, point: Point) -> bool:
         return any(running.point == point for running in self._running)
-
-    def _spent(self, budget: Budget) -> bool:
-        return budget.spent(self.elapsed_s, self._begun)
 
     @property
     def _begun(self) -> int:
@@ -371,7 +367,7 @@ class Tuner:
         champion = self._champion
         answer = devices.submit(Job(built, champion, brief=True))
         answer.add_done_callback(partial(self._pace.evaluated, time.monotonic()))
-        self._running.append(Running(point, built, champion, answer))
+        self._running.append(RunningPoint(point, built, champion, answer))
 
     def _complete(self) -> None:
         """Book the point that has been evaluated, the oldest of several; waits for one."""

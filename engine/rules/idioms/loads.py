@@ -21,10 +21,10 @@ class Load:
     nodes: tuple[Node, ...]
 
 
-def loadable(scope: Scope, use: Use, *, own: bool = False) -> bool:
+def _loadable(scope: Scope, use: Use) -> bool:
     """Whether the access is a plain load of a parameter's element, by the parameter's own type.
 
-    With `own` its index may hold elements of the thread's own arrays.
+    Its index may hold elements of the thread's own arrays.
     """
     array, above = use.node.child_by_field_name("argument"), use.node.parent
     if use.node.type != "subscript_expression" or array is None or use.index is None or "\n" in text(use.node):
@@ -41,18 +41,15 @@ def loadable(scope: Scope, use: Use, *, own: bool = False) -> bool:
         return True
     # Else the index is loaded as well, and that load would have to move first.
     inner = [n for n in walk(use.node) if n.type == "subscript_expression" and n != use.node]
-    return own and bool(inner) and all(scope.apart(n) for n in inner)
+    return bool(inner) and all(scope.apart(n) for n in inner)
 
 
-def grouped_loads(scope: Scope, uses: Sequence[Use], at: Node) -> list[Load]:
-    """The loads by element, as far as their names mean the same at `at`'s beginning or are the block's own."""
+def _grouped(scope: Scope, uses: Sequence[Use]) -> list[Load]:
+    """The loads by element."""
     found: dict[tuple[str, Polynomial], list[Use]] = {}
     for use in uses:
-        if use.index is None:
-            continue
-        if at.type in LOOPS and any(scope.lookup(n, use.node) != scope.lookup(n, at) for n in names(use.node)):
-            continue
-        found.setdefault((use.array, use.index), []).append(use)
+        if use.index is not None:
+            found.setdefault((use.array, use.index), []).append(use)
     groups = []
     for (array, _), mine in found.items():
         ordered = sorted(mine, key=lambda u: u.node.start_byte)
@@ -83,7 +80,7 @@ def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other:
     fixed = names(condition) | changed_names(statement) | stored | set(other)
     found: dict[int, tuple[StrideLoop | None, list[Use]]] = {}
     for use in reads:
-        if not inside(use.node, body) or not loadable(scope, use, own=True):
+        if not inside(use.node, body) or not _loadable(scope, use):
             continue
         loops = _loops_around(use.node, body)
         if loops is None or len(loops) > 1:
@@ -94,7 +91,7 @@ def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other:
             found.setdefault(loop.node.id if loop is not None else 0, (loop, []))[1].append(use)
     made: list[LoadAhead] = []
     for loop, uses in found.values():
-        loads = grouped_loads(scope, uses, statement)
+        loads = _grouped(scope, uses)
         if loop is None:
             made += [LoadAhead(load) for load in loads]
         else:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from engine.cuda.syntax import children, names, text
 from engine.rewrite import Namer, Node, Scope, Site, grouped_text, replace_name
 from engine.rules.matmul import matmul_form, matmul_loads, matmul_tensor
-from engine.rules.matmul.matmul_loads import Part, Side, Tiling, indented
+from engine.rules.matmul.matmul_loads import Side, TilePart, Tiling, indented
 
 
-def tile_body(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> str:
+def tile_body(
+    form: matmul_form.Product, tiling: Tiling, parts: tuple[TilePart, TilePart], name: Namer, unit: str
+) -> str:
     """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
 
     They are zeros in blocks of which no result is used. `name` maps the names used here to free ones; `unit` is one level of indentation.
@@ -86,7 +88,9 @@ def _thread_place(t: Tiling, name: Namer) -> list[str]:
     ]
 
 
-def _pipelined(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
+def _pipelined(
+    form: matmul_form.Product, t: Tiling, parts: tuple[TilePart, TilePart], name: Namer, unit: str
+) -> list[str]:
     tiles, tile = name("tiles"), name("tile")
     lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
     for p in parts:
@@ -106,7 +110,7 @@ def _pipelined(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], n
     return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *matmul_loads.indented(body, unit), "}"]
 
 
-def _ahead(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
+def _ahead(form: matmul_form.Product, t: Tiling, parts: tuple[TilePart, TilePart], name: Namer, unit: str) -> list[str]:
     """As `_pipelined`; a thread's elements of the next k, be it of the next tile, are loaded while those of this one are multiplied."""
     tiles, tile, k = name("tiles"), name("tile"), name("k_in")
 
@@ -155,7 +159,9 @@ def _ahead(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name:
     ]  # fmt: skip
 
 
-def _copied(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
+def _copied(
+    form: matmul_form.Product, t: Tiling, parts: tuple[TilePart, TilePart], name: Namer, unit: str
+) -> list[str]:
     tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
 
     def copy(at: str, *, surely: bool = False) -> list[str]:
@@ -183,7 +189,7 @@ def _copied(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name
     ]
 
 
-def _plain(form: matmul_form.Product, t: Tiling, parts: tuple[Part, Part], name: Namer, unit: str) -> list[str]:
+def _plain(form: matmul_form.Product, t: Tiling, parts: tuple[TilePart, TilePart], name: Namer, unit: str) -> list[str]:
     start = name("first_k")
     body: list[str] = []
     for p in parts:
@@ -214,7 +220,7 @@ def local_place(t: Tiling, which: Side, index: str, mine: str) -> str:
     return f"{index} / {group} * {extent // per * group} + {within}"
 
 
-def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Namer, unit: str) -> list[str]:
+def _multiply(t: Tiling, parts: tuple[TilePart, TilePart], buffer: str, name: Namer, unit: str) -> list[str]:
     a, b = parts
     if t.tensor:
         of = {"a": a, "b": b}
@@ -244,7 +250,7 @@ class _Step:
     fragment: str
 
 
-def _fragment(t: Tiling, p: Part, step: _Step, name: Namer, unit: str) -> list[str]:
+def _fragment(t: Tiling, p: TilePart, step: _Step, name: Namer, unit: str) -> list[str]:
     """The thread's elements of one k come from shared memory to registers."""
     index, count, mine = ("i", "thread_m", "thread_row") if p.which == "a" else ("j", "thread_n", "thread_col")
     at = name(index)

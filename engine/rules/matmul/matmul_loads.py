@@ -85,7 +85,7 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class Part:
+class TilePart:
     """How one operand's tile is loaded: `width` elements at a time, `count` times per thread."""
 
     operand: matmul_form.Operand
@@ -127,7 +127,7 @@ class Part:
         return f"{name(self.which + '_tile')}{buffer}[{far}][{near}]"
 
 
-def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool) -> Part | None:
+def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool) -> TilePart | None:
     """The loading plan for one operand; None where the threads do not share the tile evenly.
 
     With `pairs`, for tensor cores that multiply elements of 16 bits.
@@ -139,7 +139,7 @@ def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool)
         if not tiling.copies or run % 32 or outer * tiling.bk % (tiling.threads * PAIRED):
             return None
         count = outer * tiling.bk // (tiling.threads * PAIRED)
-        return Part(operand, which, outer, 0, PAIRED, "", count, tiling.bk, operand.along == "k", pairs)
+        return TilePart(operand, which, outer, 0, PAIRED, "", count, tiling.bk, operand.along == "k", pairs)
     if tiling.copies:
         if operand.conversion != "@" or operand.element not in _COPIED:
             return None
@@ -157,14 +157,14 @@ def part(operand: matmul_form.Operand, which: Side, tiling: Tiling, pairs: bool)
     elif tiling.tm % 4 or tiling.tn % 4:
         pad = 1 if operand.along == "k" else 0
     count = outer * tiling.bk // (tiling.threads * width)
-    return Part(operand, which, outer, pad, width, vector, count, tiling.bk, flat, pairs)
+    return TilePart(operand, which, outer, pad, width, vector, count, tiling.bk, flat, pairs)
 
 
-def base(p: Part) -> str:
+def base(p: TilePart) -> str:
     return p.operand.array if p.operand.offset == "0" else f"{p.operand.array} + ({p.operand.offset})"
 
 
-def copy_tile(form: matmul_form.Product, p: Part, first_k: str, buffer: str, name: Namer, unit: str) -> list[str]:
+def copy_tile(form: matmul_form.Product, p: TilePart, first_k: str, buffer: str, name: Namer, unit: str) -> list[str]:
     """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
     outer, k = _place(p, name)
     (far, near), (far_end, near_end) = _ranges(form, p, name)
@@ -204,7 +204,7 @@ def copy_tile(form: matmul_form.Product, p: Part, first_k: str, buffer: str, nam
     return _loop(p, body, name, unit)
 
 
-def _place(p: Part, name: Namer) -> tuple[str, str]:
+def _place(p: TilePart, name: Namer) -> tuple[str, str]:
     """Where the vector `at` of a tile stands: (row or column of the tile, k within the tile)."""
     run = "tile_k" if p.operand.along == "k" else ("tile_m" if p.which == "a" else "tile_n")
     per = name(run) if p.width == 1 else f"({name(run)} / {p.width})"
@@ -213,7 +213,7 @@ def _place(p: Part, name: Namer) -> tuple[str, str]:
     return (across, along) if p.operand.along == "k" else (along, across)
 
 
-def _loop(p: Part, body: list[str], name: Namer, unit: str) -> list[str]:
+def _loop(p: TilePart, body: list[str], name: Namer, unit: str) -> list[str]:
     v = name("v")
     return [
         "#pragma unroll",
@@ -224,14 +224,14 @@ def _loop(p: Part, body: list[str], name: Namer, unit: str) -> list[str]:
     ]
 
 
-def _ranges(form: matmul_form.Product, p: Part, name: Namer) -> tuple[tuple[str, str], tuple[str, str]]:
+def _ranges(form: matmul_form.Product, p: TilePart, name: Namer) -> tuple[tuple[str, str], tuple[str, str]]:
     """Names of the far and the near index of an element in memory, and their ends."""
     extent = form.rows if p.which == "a" else form.columns
     x, y = name("outer_at"), name("k_at")
     return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))
 
 
-def _source(form: matmul_form.Product, p: Part, first_k: str, outer: str, k: str, name: Namer) -> list[str]:
+def _source(form: matmul_form.Product, p: TilePart, first_k: str, outer: str, k: str, name: Namer) -> list[str]:
     """Declarations of an element's two indices and of the pointer to it."""
     first = name("first_row" if p.which == "a" else "first_col")
     (far, near), _ = _ranges(form, p, name)
@@ -243,7 +243,7 @@ def _source(form: matmul_form.Product, p: Part, first_k: str, outer: str, k: str
     ]
 
 
-def places(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[str]:
+def places(form: matmul_form.Product, p: TilePart, name: Namer, unit: str) -> list[str]:
     """Where the thread's vectors of the first tile are; those beyond the matrix are its last ones, and of no result that is used."""
     outer, k = _place(p, name)
     at, extent = name("outer_at"), form.rows if p.which == "a" else form.columns
@@ -258,7 +258,7 @@ def places(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[s
     return [f"const {p.operand.element}* {name(p.which + '_from')}[{p.count}];", *_loop(p, body, name, unit)]
 
 
-def load_placed(form: matmul_form.Product, p: Part, first_k: str, name: Namer, unit: str) -> list[str]:
+def load_placed(form: matmul_form.Product, p: TilePart, first_k: str, name: Namer, unit: str) -> list[str]:
     """As `_load`, from the thread's places: a tile that is no deeper than the matrix takes no test for each vector."""
     by = first_k if p.operand.along == "k" else f"static_cast<size_t>({first_k}) * {grouped_text(p.operand.stride)}"
     vector = _vector(p, f"{name(p.which + '_from')}[{name('v')}] + {by}", name)
@@ -277,7 +277,7 @@ def load_placed(form: matmul_form.Product, p: Part, first_k: str, name: Namer, u
     ]
 
 
-def _vector(p: Part, source: str, name: Namer) -> list[str]:
+def _vector(p: TilePart, source: str, name: Namer) -> list[str]:
     """The load of one vector."""
     v, held, wide = name("v"), name(p.which + "_next"), name("wide")
     return [
@@ -286,7 +286,7 @@ def _vector(p: Part, source: str, name: Namer) -> list[str]:
     ]
 
 
-def _elements(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> list[str]:
+def _elements(form: matmul_form.Product, p: TilePart, name: Namer, unit: str) -> list[str]:
     """The loads of a vector's elements, as far as they are in the matrix."""
     (far, near), (far_end, near_end) = _ranges(form, p, name)
     v, e = name("v"), name("e")
@@ -299,11 +299,11 @@ def _elements(form: matmul_form.Product, p: Part, name: Namer, unit: str) -> lis
     ]
 
 
-def _zero(p: Part) -> str:
+def _zero(p: TilePart) -> str:
     return _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>({'0.0f' if p.pairs else '0'})")
 
 
-def load_tile(form: matmul_form.Product, p: Part, first_k: str, name: Namer, unit: str) -> list[str]:
+def load_tile(form: matmul_form.Product, p: TilePart, first_k: str, name: Namer, unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, source, held = name("v"), name("source"), name(p.which + "_next")
     (far, near), (far_end, near_end) = _ranges(form, p, name)
@@ -321,7 +321,7 @@ def load_tile(form: matmul_form.Product, p: Part, first_k: str, name: Namer, uni
     return _loop(p, body, name, unit)
 
 
-def store_tile(p: Part, buffer: str, name: Namer, unit: str) -> list[str]:
+def store_tile(p: TilePart, buffer: str, name: Namer, unit: str) -> list[str]:
     outer, k = _place(p, name)
     v, e = name("v"), name("e")
     held = f"{name(p.which + '_next')}[{v}" + ("]" if p.width == 1 else f" * {p.width} + {e}]")

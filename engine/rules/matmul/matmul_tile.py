@@ -10,7 +10,7 @@ from engine.rewrite.site import Namer, Site
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms import fits_bounds, tensor_cores
 from engine.rules.matmul import matmul_code, matmul_form, matmul_mask, matmul_tensor, matmul_tiled_form
-from engine.rules.matmul.matmul_loads import SIZES, Part, Tiling, indented, part
+from engine.rules.matmul.matmul_loads import SIZES, TilePart, Tiling, indented, part
 
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
 _TILINGS = (
@@ -220,12 +220,12 @@ def _batches(site: Site) -> tuple[str, ...] | None:
     return None
 
 
-def _shared_bytes(form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part]) -> int:
+def _shared_bytes(form: matmul_form.Product, tiling: Tiling, parts: tuple[TilePart, TilePart]) -> int:
     tiles = sum(tiling.buffers * p.bytes for p in parts)
     return tiles + tiling.threads * tiling.exchanged * SIZES.get(form.accumulator, 4)
 
 
-def _rewrite(site: Site, form: matmul_form.Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
+def _rewrite(site: Site, form: matmul_form.Product, tiling: Tiling, parts: tuple[TilePart, TilePart]) -> list[Edit]:
     """The kernel's new body: tiles first, then the author's statements once for each result."""
     body = site.body
     outer = site.indent_at(site.kernel.span.start)
@@ -388,7 +388,7 @@ def _changes(form: matmul_form.Product, statement: Node, added: str | None) -> l
     return changes
 
 
-def _bounds(site: Site, tiling: Tiling, parts: tuple[Part, Part]) -> Edit | None:
+def _bounds(site: Site, tiling: Tiling, parts: tuple[TilePart, TilePart]) -> Edit | None:
     """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use.
 
     With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers. Of blocks of 128

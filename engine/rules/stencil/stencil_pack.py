@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from engine.cuda.brackets import closing
 from engine.cuda.questions import Polynomial, children, declarators, inside, is_unroll, number, pure, strip, text, walk
 from engine.rewrite import Change, Edit, Edits, LaunchConfig, MatchedRule, Node, Site, Space, Span, Values, merge
 from engine.rewrite.wording import added, ceil_div, grouped_text, reindent
@@ -212,7 +213,7 @@ class _PackWriter:
 
     def _narrowed(self, condition: Node, holds: bool) -> str:
         inner = text(strip(condition))
-        inner = f"({inner})" if not inner.startswith("(") or not _one_group(inner) else inner
+        inner = f"({inner})" if not inner.startswith("(") or closing(inner, 0) < len(inner) - 1 else inner
         return f"{self.within} = {self.within} && {'' if holds else '!'}{inner};"
 
     def _key(self, form: Stencil) -> tuple[tuple[tuple[Axis, Polynomial], ...], Polynomial]:
@@ -391,16 +392,6 @@ def _not_multiple(value: Polynomial, count: int) -> str | None:
     if not value.terms or all(factor % count == 0 for factor in value.terms.values()):
         return None
     return grouped_text(value.render())
-
-
-def _one_group(written: str) -> bool:
-    """Whether the first parenthesis closes at the end."""
-    depth = 0
-    for k, sign in enumerate(written):
-        depth += (sign == "(") - (sign == ")")
-        if depth == 0:
-            return k == len(written) - 1
-    return False
 
 
 def _launched(match: Packed, block: tuple[int, int, int], rows: int, edits: list[Edit]) -> Edits | None:

@@ -4,13 +4,32 @@ Source: Micikevicius, "3D Finite Difference Computation on GPUs using CUDA" (200
 "Shared Memory".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from engine.cuda.questions import Polynomial, children, number
-from engine.rewrite import Edit, Edits, Proposals, Site, Span, added, grouped_text, is_plain, proposal
-from engine.rules.idioms import AXES, Axis, covered, element_size, fits_bounds
-from engine.rules.stencil.stencil_form import BodyLoop, Read, Shape, Stencil, launched, may_repeat, repeated, stencils
+from engine.cuda.questions import Polynomial, children, number, walk
+from engine.rewrite import Edit, Edits, Proposals, Site, Span, added, grouped_text, is_plain, merge, proposal
+from engine.rewrite.wording import ceil_div, reindent
+from engine.rules.idioms import AXES, Axis, Index, covered, element_size, fits_bounds
+from engine.rules.stencil.stencil_form import Read, Stencil, least, may_repeat, stencils
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Threads of a block by axis; how many elements along `along` each computes."""
+
+    block: tuple[int, int, int]
+    along: Axis
+    per: int
+    moved: bool  # whether the launch changes
+
+    def threads(self, axis: Axis) -> int:
+        return self.block[AXES.index(axis)]
+
+    def covers(self, axis: Axis) -> int:
+        return self.threads(axis) * (self.per if axis == self.along else 1)
+
 
 # Threads along x, y, z and elements per thread along the last axis: whole warps along x.
 _SHAPES: dict[int, tuple[tuple[tuple[int, int, int], int], ...]] = {
@@ -98,8 +117,53 @@ def _rewrite(site: Site, form: Stencil, shape: Shape) -> Edits | None:
         index = form.map.index(shape.along)
         if index is None:
             return None
-        edits = repeated(site, shape, index, BodyLoop(step, load), reads)
-    return launched(site, form, shape, edits)
+        edits = _repeated(site, shape, index, step, load, reads)
+    return _launched(site, form, shape, edits)
+
+
+def _repeated(
+    site: Site, shape: Shape, index: Index, step: str, before: Sequence[str], reads: Mapping[tuple[int, int], str]
+) -> list[Edit]:
+    """The body in a loop over the thread's elements along one axis, with the text of its reads replaced by span."""
+    body = site.body
+    indent, unit = site.indent_at(children(body)[0].start_byte), site.indent_unit
+    axis, threads = shape.along, shape.threads(shape.along)
+    own = f" + threadIdx.{axis} + {step} * {threads}" if threads > 1 else f" + {step}"
+    first = f"blockIdx.{axis} * {shape.covers(axis)}{own}"
+    drop = site.line_span(index.declaration)
+    declarator = index.declaration.child_by_field_name("declarator") or index.declaration
+    declared = site.render(index.declaration.start_byte, declarator.start_byte)
+    start = body.start_byte + 1
+    start += len(site.unit.data[start:].split(b"\n", 1)[0]) + 1  # from the next line
+    end = children(body)[-1].end_byte
+    changes = [(a, b, place) for (a, b), place in reads.items()]
+    changes += [(n.start_byte, n.end_byte, "continue;") for n in walk(body) if n.type == "return_statement"]
+    changes.append((drop.start, drop.end, ""))
+    inner = reindent(site.render(start, end, changes), indent, indent + unit)
+    lines = [
+        *(indent + line for line in before),
+        f"{indent}for (int {step} = 0; {step} < {shape.per}; ++{step}) {{",
+        f"{indent}{unit}{declared}{index.name} = {first};",
+        inner,
+        f"{indent}}}",
+    ]
+    return [Edit(Span(start, end), "\n".join(lines))]
+
+
+def _launched(site: Site, form: Stencil, shape: Shape, edits: list[Edit]) -> Edits | None:
+    """The kernel's edits with the launch that the shape needs; None where it cannot be written or does not come out so."""
+    launch = None
+    if shape.moved:
+        bounds = covered(site, form.map, site.configs_after({}) or ())
+        if bounds is None:
+            return None
+        grid = [ceil_div(least(bounds[a]), shape.covers(a)) for a in AXES if a in bounds]
+        launch = site.launch_edits(grid=grid, block=[str(shape.threads(a)) for a in AXES if a in bounds])
+        if launch is None:
+            return None
+    merged = merge(site.in_file(*edits), launch or {})
+    after = site.configs_after(merged) if merged is not None else None
+    return merged if after is not None and {c.block for c in after} == {shape.block} else None
 
 
 def _extent(form: Stencil, shape: Shape, axis: Axis) -> int:

@@ -293,14 +293,14 @@ def test_broken_text_does_not_break_it(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["int x={}" + "{}" * 100_000, "a()" + "= {}" * 50_000, 'R"(\n' * 60_000, "template<" * 50_000, "(" * 200_000,
-     ">()" * 50_000 + "{}", "#if\n" * 80_000, "/*" * 100_000, "a::" * 70_000, "struct S { " * 3_000 + "};" * 3_000],
+    ["int x={}" + "{}" * 50_000, "a()" + "= {}" * 25_000, 'R"(\n' * 30_000, "template<" * 25_000, "(" * 100_000,
+     ">()" * 25_000 + "{}", "#if\n" * 40_000, "/*" * 50_000, "a::" * 35_000, "struct S { " * 3_000 + "};" * 3_000],
     ids=lambda source: source[:8].strip(),
 )  # fmt: skip
 def test_hostile_text_costs_little(source: str) -> None:
     with spent() as cost:
         sliced("struct S;\n" + KERNEL.replace("float* x", "float* x, S* s") + source)
-    assert cost.seconds < 8.0
+    assert cost.seconds < 4.0
 
 
 def test_large_files_are_fast() -> None:

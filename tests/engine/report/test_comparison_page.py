@@ -11,14 +11,14 @@ from benchmarks.report_size import recorded, synthesise
 from engine.cli import main
 from engine.report.folder_pages import comparison_page
 from engine.report.run_comparison import compare
-from engine.report.run_folder import Run, read_run
+from engine.report.run_folder import StoredRun, read_run
 from engine.run.result import OptimizationResult
 from tests.engine.report.make import hostile, predicted
 from tests.engine.report.test_page import harmless
 
 
-def run_of(result: OptimizationResult, text: bytes = b"original") -> Run:
-    return Run(result, (), {}, (), "", {result.file: text})
+def run_of(result: OptimizationResult, text: bytes = b"original") -> StoredRun:
+    return StoredRun(result, (), {}, (), "", {result.file: text})
 
 
 def faster(by: float) -> OptimizationResult:

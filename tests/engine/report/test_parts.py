@@ -15,19 +15,19 @@ from engine.report.branches import _DEEPEST, _MOST, branches
 from engine.report.chart import Axis, Chart, _box, _overlap, axis, places
 from engine.report.page import _environment
 from engine.report.roofline import Roofline, roofline
-from engine.report.run_folder import Counted, Node, Run, SourceText, read_run
+from engine.report.run_folder import Counted, SourceText, StoredNode, StoredRun, read_run
 from engine.report.safe_text import clean, short, upper_first
 from engine.report.sources import listings
 from tests.engine.report.make import predicted
 
 
-def node(id: int, parent: int | None, outcome: str = "accepted", ratio: float | None = 1.5) -> Node:
-    return Node(id, parent, "rules", "unroll", "edit", outcome, "", ratio, ratio, ratio, float(id))
+def node(id: int, parent: int | None, outcome: str = "accepted", ratio: float | None = 1.5) -> StoredNode:
+    return StoredNode(id, parent, "rules", "unroll", "edit", outcome, "", ratio, ratio, ratio, float(id))
 
 
-def run_of(nodes: list[Node] | None = None, sources: tuple[SourceText, ...] = (), **changes: object) -> Run:
+def run_of(nodes: list[StoredNode] | None = None, sources: tuple[SourceText, ...] = (), **changes: object) -> StoredRun:
     result = dataclasses.replace(recorded(), **changes)  # type: ignore[arg-type]
-    return Run(result, tuple(nodes or [node(0, None)]), {}, sources, "")
+    return StoredRun(result, tuple(nodes or [node(0, None)]), {}, sources, "")
 
 
 def test_what_is_not_seen_is_written_out() -> None:
@@ -139,7 +139,7 @@ def test_bytes_that_are_no_text_and_line_ends_of_windows() -> None:
     assert [(r.kind, r.before, r.after) for r in listing.rows] == [("same", "a", "a"), ("changed", "\ufffd", "\ufffd!")]
 
 
-def written(run: Run) -> list[tuple[int, int]]:
+def written(run: StoredRun) -> list[tuple[int, int]]:
     """(id, depth) as a page nests them, from what opens and what closes alone."""
     found, depth = [], 0
     for branch in branches(run)[0]:
@@ -217,7 +217,7 @@ def test_the_roofline_of_a_predicted_run_is_another_one(tmp_path: Path) -> None:
         "time": [{"name": "small", "sizes": {"rows": 1, "cols": 1}}, {"name": "rows=8192,cols=8192", "sizes": {"rows": 8, "cols": 8}}],
     }  # fmt: skip
     result = dataclasses.replace(predicted(), spec=spec)
-    run = Run(result, (node(0, None),), {0: Counted(1e9, 1e8, None)}, (), "")
+    run = StoredRun(result, (node(0, None),), {0: Counted(1e9, 1e8, None)}, (), "")
     roof = roofline(run)
     assert isinstance(roof, Roofline)
     (point,) = roof.points

@@ -19,7 +19,7 @@ import pytest
 from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.process.interrupt import Interrupt
-from engine.report.run_folder import Node
+from engine.report.run_folder import StoredNode
 from engine.report.terminal import (
     Live,
     answers_of,
@@ -221,8 +221,8 @@ def test_text_of_a_stranger_does_not_steer_the_terminal(capsys: pytest.CaptureFi
     )
     rest = (None, None, 0.0)
     print_tree([
-        Node(0, None, "", "", "", "", "", None, *rest), Node(1, 0, "", "", evil, "race", evil, None, *rest),
-        Node(2, 0, "", "", "b", "screened", "", 2.0, *rest),
+        StoredNode(0, None, "", "", "", "", "", None, *rest), StoredNode(1, 0, "", "", evil, "race", evil, None, *rest),
+        StoredNode(2, 0, "", "", "b", "screened", "", 2.0, *rest),
     ])  # fmt: skip
     out = capsys.readouterr().out
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)

@@ -76,6 +76,13 @@ CASES = {
         "last_row >= first_col",
     ),
 }
+TILINGS = (
+    {"bm": 32, "tm": 2},
+    {"bm": 16},
+    {"bm": 64, "tm": 4, "buffers": 2},
+    {"bm": 128, "copies": 1, "tensor": 0},
+    {"bm": 64, "bn": 128, "tn": 4, "tensor": 1},
+)
 
 
 def site_of(code: str) -> Site:
@@ -102,15 +109,10 @@ def test_blocks_without_a_used_result_have_no_depth(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_results_stay_the_same(case: str) -> None:
     site = site_of(CASES[case][0])
-    wanted = [
-        {"bm": 32, "tm": 2},
-        {"bm": 16},
-        {"bm": 64, "tm": 4, "buffers": 2},
-        {"bm": 128, "copies": 1, "tensor": 0},
-        {"bm": 64, "bn": 128, "tn": 4, "tensor": 1},
-    ]
+    # What a mask empties does not depend on the tiling: every tiling meets two masks.
+    wanted = TILINGS if case in ("window", "flag") else TILINGS[:1]
     edited = [after(site, p) for values in wanted for p in propose(site, "matmul_tile", **values)]
-    assert len(edited) == 5
+    assert len(edited) == len(wanted)
     for candidate in edited:
         compiles(candidate)
     sizes = [{"n": 1, "dim": 1, "reach": 1}, {"n": 33, "dim": 7, "reach": 0}, {"n": 150, "dim": 20, "reach": 11}]

@@ -9,7 +9,6 @@ import pytest
 
 from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
-from tests.engine.rules.test_stencil_march import BORDER, GRID
 from tests.engine.rules.test_stencil_tile import LINE as BLUR
 from tests.engine.rules.test_stencil_tile import LINE_LAUNCH as BLUR_LAUNCH
 from tests.engine.rules.test_stencil_tile import PLANE, PLANE_LAUNCH, PLANE_SIZES, VOLUME, VOLUME_LAUNCH, VOLUME_SIZES
@@ -21,6 +20,28 @@ PLANES = (
     {"height": 11, "width": 64},
     {"height": 9, "width": 8},
 )
+GRID = """
+    dim3 block(8, 8, 8);
+    dim3 grid((nx + 7) / 8, (ny + 7) / 8, (nz + 7) / 8);
+    step<<<grid, block>>>(ARGUMENTS);
+"""
+# The border is copied, with a return; a second input has no neighbours.
+BORDER = """
+__global__ void step(const float* u, const float* f, float* next, int nx, int ny, int nz) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x;
+    int y = blockIdx.y * blockDim.y + threadIdx.y;
+    int z = blockIdx.z * blockDim.z + threadIdx.z;
+    if (x >= nx || y >= ny || z >= nz) {
+        return;
+    }
+    int i = (z * ny + y) * nx + x;
+    if (x == 0 || y == 0 || z == 0 || x == nx - 1 || y == ny - 1 || z == nz - 1) {
+        next[i] = u[i];
+        return;
+    }
+    next[i] = (u[i - 1] + u[i + 1] + u[i - nx] + u[i + nx] + u[i - nx * ny] + u[i + nx * ny] - f[i]) / 6.0f;
+}
+"""
 BOXES = ({"nx": 1, "ny": 1, "nz": 1}, {"nx": 33, "ny": 9, "nz": 5}, {"nx": 16, "ny": 10, "nz": 4})
 # All eight neighbours and a second input; unsigned sizes, a factor that depends on the column, a local behind the border's test.
 BOX = """

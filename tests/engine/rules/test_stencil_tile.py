@@ -141,3 +141,9 @@ def test_nothing_for_other_forms(old: str, new: str) -> None:
     source = LINE.replace("const float* in", "float* in").replace("__ldg(&in[at])", "in[at]")
     assert propose(make(source, LINE_LAUNCH), "stencil_tile")
     assert not propose(make(source.replace(old, new), LINE_LAUNCH), "stencil_tile")
+
+
+def test_a_launch_has_blocks_where_the_interior_is_empty() -> None:
+    """A grid of `n - 1` elements had no block for n = 1: the launch failed where the original did nothing."""
+    site = make(VOLUME, VOLUME_LAUNCH, **VOLUME_SIZES)
+    assert_equal(site, [one(site, "stencil_tile", block="32x4x2", per=4)], [{"nx": 1, "ny": 1, "nz": 1}])

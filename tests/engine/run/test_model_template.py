@@ -30,7 +30,7 @@ from engine.spec.reader import relaunched, specs_in
 from engine.tune.chosen_template import NoTemplate
 from engine.tune.declare import declared
 from engine.tune.feasible import feasible
-from engine.tune.strategy import Known
+from engine.tune.strategy import Start
 from engine.tune.strategy_choice import choose
 from engine.tune.template import UnusableTemplate, program_at
 from engine.tune.tune_options import TuneOptions
@@ -141,7 +141,7 @@ def test_points_of_a_model_are_not_built_as_code_of_rules(tmp_path: Path, serve:
     evaluator: Any = SimpleNamespace(build=build)
     points = feasible(template, Target())
     with ThreadPoolExecutor(1) as executor:
-        searched = TemplateSearch(template, points, choose("random", Known(points.points, 0, None))[0])
+        searched = TemplateSearch(template, points, choose("random", Start(points.points, 0, None))[0])
         Tuner(PROGRAM, searched, evaluator, Target(), Builds(executor, in_flight=2)).begin(2)
     assert built
     assert not any(built)
@@ -221,7 +221,7 @@ def test_a_template_that_does_not_compile_is_refused_however_few_points_it_has()
     evaluator: Any = Evaluator()
     points = feasible(made, Target())
     with ThreadPoolExecutor(1) as executor:
-        searched = TemplateSearch(made, points, choose("exhaustive", Known(points.points, 0, None))[0])
+        searched = TemplateSearch(made, points, choose("exhaustive", Start(points.points, 0, None))[0])
         tuner = Tuner(made.original, searched, evaluator, Target(), Builds(executor, in_flight=2))
         tuner.start(*evaluator.open(made.original))
         with pytest.raises(UnusableTemplate, match="no point of the template could be built and run") as ended:

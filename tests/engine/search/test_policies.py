@@ -18,16 +18,16 @@ _WRONG = Evaluation(Outcome.WRONG_RESULT, failure=Failure("no"))
 
 
 @pytest.mark.parametrize("strategy", sorted({*get_args(Strategy)} - {"best-of"}))  # which looks at the original alone
-def test_choosing_costs_as_much_after_5000_candidates_as_after_500(strategy, monkeypatch):
+def test_choosing_costs_as_much_after_2000_candidates_as_after_200(strategy, monkeypatch):
     """Greedy and random search looked at every program for each choice."""
 
     def propose(of):
         made = of.data.decode().count("#")
         return [edit(of, f"// speed {1.3 if i == 3 else 0.9 + i / 100} #{made} {i}", i / 8) for i in range(8)]
 
-    tree, looks = Tree(program(), propose, 0, strategy), dict.fromkeys((500, 5_000), 0)
+    tree, looks = Tree(program(), propose, 0, strategy), dict.fromkeys((200, 2_000), 0)
     plain = Node.__getattribute__
-    for number in range(1, 5_030):
+    for number in range(1, 2_030):
         after = max((start for start in looks if start <= number), default=0)
 
         def looked(node, name, after=after):
@@ -42,7 +42,7 @@ def test_choosing_costs_as_much_after_5000_candidates_as_after_500(strategy, mon
         line = proposal.parameters["line"]
         text = f"{node.program.data.decode()}{line}\n"
         tree.add(number, node, proposal, program(text), speeds(line) if node.depth < 8 else _WRONG)
-    assert 0 < looks[5_000] <= 2 * looks[500]
+    assert 0 < looks[2_000] <= 2 * looks[200]
 
 
 def test_an_eager_greedy_search_goes_on_elsewhere_while_the_best_is_looked_at():

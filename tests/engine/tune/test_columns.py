@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from engine.tune.columns import Columns
-from engine.tune.strategy import Known
+from engine.tune.strategy import Start
 from engine.tune.surrogate import Surrogate
 
 POINTS = tuple((b, t) for b in range(16, 273, 16) for t in (1, 2, 4, 8))
@@ -69,7 +69,7 @@ def test_a_figure_that_is_the_same_everywhere_is_no_column():
 
 def test_a_ranking_of_some_loses_no_point():
     points = tuple((b, t, u) for b in range(32, 1025, 32) for t in (1, 2, 4, 8) for u in (0, 1, 2, 3, 5))
-    strategy = Surrogate(Known(points, 0, None))
+    strategy = Surrogate(Start(points, 0, None))
     told = set()
     for _ in range(14):
         trial = strategy.ask(1)[0]

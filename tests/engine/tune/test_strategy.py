@@ -5,7 +5,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.tune import surrogate
-from engine.tune.strategy import Known, Listed
+from engine.tune.strategy import Listed, Start
 from engine.tune.strategy_choice import NAMES, choose
 from engine.tune.surrogate import Surrogate
 
@@ -39,7 +39,7 @@ def search(strategy, count):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_strategy_goes_through_every_point_once(name):
     points = POINTS[:40]
-    strategy, _ = choose(name, Known(points, 3, None))
+    strategy, _ = choose(name, Start(points, 3, None))
     seen = []
     while trials := strategy.ask(3):
         seen.append(trials[0])
@@ -48,8 +48,8 @@ def test_each_strategy_goes_through_every_point_once(name):
 
 
 def test_what_is_asked_for_stays_until_it_is_told_and_is_never_asked_again():
-    for name in ("exhaustive", "annealing", "model"):
-        strategy, _ = choose(name, Known(POINTS, 1, 50))
+    for name in ("exhaustive", "model"):
+        strategy, _ = choose(name, Start(POINTS, 1, 50))
         told = set()
         for _ in range(30):
             trials = strategy.ask(5)
@@ -61,8 +61,8 @@ def test_what_is_asked_for_stays_until_it_is_told_and_is_never_asked_again():
 
 
 def test_a_model_needs_a_tenth_of_the_points():
-    reached = [search(Surrogate(Known(POINTS, seed, 25)), 25) for seed in range(8)]
-    by_chance = [search(Listed("random", Known(POINTS, seed, 25)), 25) for seed in range(8)]
+    reached = [search(Surrogate(Start(POINTS, seed, 25)), 25) for seed in range(8)]
+    by_chance = [search(Listed("random", Start(POINTS, seed, 25)), 25) for seed in range(8)]
     assert sum(2 ** (r - BEST) for r in reached) / 8 > 0.95
     assert sum(reached) > sum(by_chance) + 1
 
@@ -73,7 +73,7 @@ def test_the_model_uses_what_the_compiler_said():
     rank = {p: (p[0] * 37) % 64 for p in points}
     found = {}
     for told in (False, True):
-        strategy = Surrogate(Known(points, 0, None))
+        strategy = Surrogate(Start(points, 0, None))
         for p in points if told else ():
             strategy.describe(p, {"occupancy": rank[p] / 64})
         best = 0
@@ -87,20 +87,20 @@ def test_the_model_uses_what_the_compiler_said():
 
 
 def test_the_default_goes_by_the_number_of_points_and_says_so():
-    strategy, reason = choose(None, Known(POINTS[:20], 0, None))
+    strategy, reason = choose(None, Start(POINTS[:20], 0, None))
     assert strategy.name == "exhaustive"
     assert "20 points" in reason
-    strategy, reason = choose(None, Known(POINTS, 0, None))
+    strategy, reason = choose(None, Start(POINTS, 0, None))
     assert strategy.name == "model"
     assert "256" in reason
-    assert choose(None, Known(POINTS[:20], 0, 10))[0].name == "model"
+    assert choose(None, Start(POINTS[:20], 0, 10))[0].name == "model"
     with pytest.raises(UsageError, match="unknown strategy"):
-        choose("genetic", Known(POINTS, 0, None))
+        choose("genetic", Start(POINTS, 0, None))
 
 
 def test_the_same_seed_chooses_the_same_points():
     def order(seed):
-        strategy = Surrogate(Known(POINTS, seed, 20))
+        strategy = Surrogate(Start(POINTS, seed, 20))
         seen = []
         for _ in range(20):
             trial = strategy.ask(1)[0]
@@ -118,7 +118,7 @@ def test_the_first_points_are_the_seeds_choice(name, points):
     """They are the test of the template."""
 
     def first(seed):
-        strategy, _ = choose(name, Known(points, seed, None))
+        strategy, _ = choose(name, Start(points, seed, None))
         strategy.tell(points[5], 0.0)  # the original
         found = []
         while len(found) < 3:
@@ -144,7 +144,7 @@ def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
 
     monkeypatch.setattr(surrogate, "_likelihoods", recorded)
     points = tuple((x, y) for x in range(8) for y in range(8))
-    model = surrogate.Surrogate(Known(points, 0, 16))
+    model = surrogate.Surrogate(Start(points, 0, 16))
     for _ in range(16):
         trial = model.ask(1)[0]
         model.tell(trial, -abs(trial[0] - 5.0) - abs(trial[1] - 2.0))
@@ -154,14 +154,14 @@ def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
 
 def test_the_order_by_chance_stays_until_the_model_speaks():
     """Points that were compiled ahead for the first few choices were left aside for others, drawn anew after each."""
-    model = Surrogate(Known(POINTS, 0, 20))
+    model = Surrogate(Start(POINTS, 0, 20))
     first = list(model.ask(20))
     for point in first[:5]:
         model.tell(point, 1.0)
     assert list(model.ask(15)) == first[5:]
     model.tell(first[5], 2.0)
     assert list(model.ask(14)) != first[6:]
-    failing = Surrogate(Known(POINTS, 0, 20))
+    failing = Surrogate(Start(POINTS, 0, 20))
     for point in first[:6]:
         failing.tell(point, None)
     assert failing.ask(1)
