@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks import foreign
+from benchmarks import foreign, foreign_draw
 from benchmarks.foreign import Foreign, examine, page
 
 SOURCE = "template <int N>\n__global__ void k(float* x) { x[threadIdx.x] = N; }\n"
@@ -113,3 +118,34 @@ def test_rows_of_other_kernels_stay_in_a_record(tmp_path: Path, monkeypatch: pyt
     rows = json.loads(record.read_text())["kernels"]
     assert [(row["kernel"], row["state"]) for row in rows] == [("one", "as drafted"), ("two", "asks")]
     assert all("measured" in row for row in rows)
+
+
+def test_a_limit_is_of_cpu_time_and_counts_the_processes_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    burning = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", burning], start_new_session=True) as running:
+        try:
+            end = time.monotonic() + 60
+            while foreign.cpu_s(running.pid) < 0.5 and time.monotonic() < end:
+                time.sleep(0.05)
+            assert foreign.cpu_s(running.pid) >= 0.5
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+def test_a_fresh_draw_has_nothing_of_another_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "a__b"
+    root.mkdir()
+    (root / "k.cu").write_text("".join(f"__global__ void k{i}(float* x) {{ *x = {i}; }}\n" for i in range(6)))
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", "-C", str(root), *who, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    monkeypatch.setattr(foreign_draw, "REPOSITORIES", {"a/b": (".",)})
+    monkeypatch.setattr(foreign_draw, "OTHERS", {})
+    arguments = ["--checkouts", str(tmp_path), "--each", "3", "--write"]
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    foreign_draw.main([*arguments, str(first)])
+    foreign_draw.main([*arguments, str(second), "--seed", "5", "--besides", str(first)])
+    names = [{kernel.kernel for kernel in foreign.listed(path)} for path in (first, second)]
+    assert names[0] | names[1] == {f"k{i}" for i in range(6)}
+    assert [kernel.held_out for kernel in foreign.listed(second)] == [False] * 3
+    assert sum(kernel.held_out for kernel in foreign.listed(first)) == 1
