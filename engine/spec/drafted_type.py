@@ -23,6 +23,7 @@ _HANDLES = {
     "cudaGraphExec_t": "a graph",
     "CUtensorMap": "a tensor map",
 }
+_POINTERS = re.compile(r"\*\s*(?:const\s*|__restrict__\s*)*\*[^>]*$")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class ParameterTypes:
 
     def of(self, parameter: Parameter) -> DraftedType:
         """Of one parameter. A gap without a key is one that no line of a spec closes."""
+        if parameter.pointer and _POINTERS.search(parameter.type):
+            said = f"'{parameter.name}' is a buffer of pointers ('{parameter.type[:60]}'): a spec has no pointers in buffers"
+            return DraftedType(None, None, Gap(said))
         dtype = source_type(self.names, self.kernel, parameter.base, self.template_args)
         if dtype is not None:
             return DraftedType(dtype)
