@@ -59,6 +59,24 @@ def test_a_kernel_without_an_answer_asks(tmp_path: Path, monkeypatch: pytest.Mon
     assert _examined(tmp_path, monkeypatch, ["the launch"], answer="")[0].state == "asks"
 
 
+def test_the_line_that_a_message_proposes_is_pasted_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = 'launch = { grid = "blocks", block = "256" }'
+    row, seen = _examined(tmp_path, monkeypatch, [f"the launch: unseen; write: {line}"], answer="")
+    assert (row.state, row.answer, row.asked) == ("as proposed", line, 1)
+    assert seen == [f"// optiml: {line}\n{SOURCE}"]
+
+
+def test_a_proposed_line_that_is_refused_leaves_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 'the launch: unseen; write: launch = { grid = "1", block = "1" }'
+    row, _ = _examined(tmp_path, monkeypatch, [asked], answer="", ends=1)
+    assert (row.state, row.reason) == ("asks", f"{asked}; with that line: optiml: refused for a reason")
+
+
+def test_a_proposed_line_with_an_open_place_is_not_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, seen = _examined(tmp_path, monkeypatch, ["the argument for 'T'; write: kernel = \"k<?>\""], answer="")
+    assert (row.state, seen) == ("asks", [])
+
+
 def test_an_answer_that_is_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row, _ = _examined(tmp_path, monkeypatch, ["the launch"], ends=1)
     assert (row.state, row.reason) == ("refused", "optiml: refused for a reason")

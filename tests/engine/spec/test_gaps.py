@@ -33,15 +33,25 @@ def test_each_gap_names_the_line_that_closes_it() -> None:
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n * x[0]) y[i] = 1;", 'grid = "cdiv(n, 256)", block = "256"'),
-        ("for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[0];", 'grid = "blocks", block = "256"'),
         (
-            "int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockDim.y * blockIdx.y + threadIdx.y; if (i < n && j < m) y[j * n + i] = 1;",
+            "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n * x[0]) y[i] = 1;",
+            'grid = "cdiv(n, 256)", block = "256"',
+        ),
+        (
+            "for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[0];",
+            'grid = "blocks", block = "256"',
+        ),
+        (
+            "int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockDim.y * blockIdx.y + threadIdx.y;"
+            " if (i < n && j < m) y[j * n + i] = 1;",
             'grid = ["cdiv(n, 16)", "cdiv(m, 16)"], block = ["16", "16"]',
         ),
-        ("if (threadIdx.x < n) y[(blockIdx.y * m + blockIdx.x) * n + threadIdx.x] = 1;", 'grid = ["blocks_x", "blocks_y"], block = ["256", "1"]'),
+        (
+            "if (threadIdx.x < n) y[(blockIdx.y * m + blockIdx.x) * n + threadIdx.x] = 1;",
+            'grid = ["blocks_x", "blocks_y"], block = ["256", "1"]',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_launch_is_guessed_from_how_the_kernel_numbers_its_threads(body: str, line: str) -> None:
     code = f"__global__ void k(const float *x, float *y, int n, int m) {{ {body} }}\n"
     made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k")
