@@ -366,7 +366,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         launch = LaunchExpr((f"cdiv({threads}, {BLOCK})",), (str(BLOCK),))
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
-        missing.append(Gap(f"{_LAUNCH}{problem}", "launch", launch_line(guessed_launch(usage, sizes))))
+        missing.append(Gap(f"{_LAUNCH}{problem}", "launch", launch_line(guessed_launch(usage, sizes, program))))
     spec = counted_shapes(program, kernel, spec, way.divided)
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)

@@ -22,6 +22,8 @@ _HANDLES = {
     "cudaGraphConditionalHandle": "a handle of a graph",
     "cudaGraphExec_t": "a graph",
     "CUtensorMap": "a tensor map",
+    "TexturePtr": "a texture",  # OpenCV's
+    "TextureOffPtr": "a texture",
 }
 _POINTERS = re.compile(r"\*\s*(?:const\s*|__restrict__\s*)*\*[^>]*$")
 
@@ -67,7 +69,7 @@ class ParameterTypes:
             return DraftedType(
                 None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")
             )
-        if what := _HANDLES.get(self.plain(kind).rpartition("::")[2]):
+        if what := _HANDLES.get(self.plain(kind).partition("<")[0].rpartition("::")[2]):
             return DraftedType(
                 None, None, Gap(f"'{name}' is {what} ('{kind[:60]}'): a spec has numbers and buffers alone")
             )
