@@ -64,8 +64,17 @@ def assumptions(text: str) -> tuple[str, ...]:
 
 def assumed_values(text: str) -> tuple[str, ...]:
     """The numbers whose value a draft assumed with nothing to go by, each as `name = value`."""
-    found = (re.match(r'assumed: the value: args\.([\w.]+) = \{ value = "([^"]+)"', said) for said in assumptions(text))
-    return tuple(f"{match[1]} = {match[2]}" for match in found if match)
+    return _assumed(text, "the value")
+
+
+def assumed_strides(text: str) -> tuple[str, ...]:
+    """The distances between rows that a draft assumed, each as `name = value`."""
+    return _assumed(text, "(?:memory without gaps|rows that do not overlap)")
+
+
+def _assumed(text: str, what: str) -> tuple[str, ...]:
+    pattern = re.compile(rf'assumed: {what}: args\.([\w.]+) = \{{ value = "([^"]+)"')
+    return tuple(f"{match[1]} = {match[2]}" for match in map(pattern.match, assumptions(text)) if match)
 
 
 def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
