@@ -4,8 +4,9 @@
 
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign.toml`, at its commit. Each kernel goes through the
 commands that a user has: `optiml init` drafts and validates, without a GPU. Nothing of a spec is written by hand, but for the one
-`answer` that the list may hold for a kernel. It counts only where the draft asks for exactly one thing, and it is that line: it is
-put above the kernel while `optiml optimize` drafts the rest and validates. Each row has the commit it was measured at.
+`answer` that the list may hold for a kernel. It counts only where the draft asks for exactly one thing: that line is put above the
+kernel while `optiml optimize` drafts the rest and validates. Where the list has none and the message proposes a line without a `?`,
+that line is put there as it is ("as proposed"). Each row has the commit it was measured at.
 Kernels marked `held_out` are left out unless `--held-out` asks for them alone, or `--all` for both.
 Exit code 0, or 2 where a checkout is missing or stands at another commit.
 """
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,10 +36,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
 from engine.commands.init import REJECTS, UNPREDICTED  # noqa: E402
 from engine.run.spec_writing import with_lines  # noqa: E402
+from engine.spec.gaps import is_open  # noqa: E402
 
 SCHEMA = "optiml.foreign/1"
 LIST = ROOT / "benchmarks" / "foreign.toml"
-_DRAFT_S, _VALIDATE_S = 400.0, 300.0  # ours: many times what the slowest kernel took on an idle machine
+_DRAFT_S, _VALIDATE_S = 400.0, 300.0  # of CPU time; ours: many times what the slowest kernel takes
+_WAITING = 5  # times as long by the clock, on a machine that others share
+_TICKS = os.sysconf("SC_CLK_TCK")
 _SHOWN = 400  # characters of a reason on the page
 
 
@@ -55,13 +60,18 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one kernel. `state` is "as drafted", "one answer", "asks" or "refused"; `reason` says why for the last two."""
+    """What became of one kernel. `state` is one of `_GOOD`, "asks" or "refused"; `reason` says why for the last two.
+
+    `asked` is how many things the draft asks for, `answer` the line that it was given.
+    """
 
     kernel: Foreign
     state: str
     reason: str
     draft: str
     seconds: float
+    asked: int = 0
+    answer: str = ""
 
 
 def listed(path: Path = LIST) -> list[Foreign]:
@@ -101,8 +111,8 @@ def examine(kernel: Foreign, checkouts: Path) -> Row:
     file = checkouts / kernel.repository.replace("/", "__") / kernel.file
     arguments = [str(file), "--kernel", kernel.kernel]
     code, draft, said = _optiml(["init", *arguments, "--format", "toml"], _DRAFT_S)
-    row = Row(kernel, "refused", "", draft, 0.0)
     missing = [line.removeprefix("missing: ") for line in said.splitlines() if line.startswith("missing: ")]
+    row = Row(kernel, "refused", "", draft, 0.0, len(missing))
     refused = [line.removeprefix(REJECTS) for line in said.splitlines() if line.startswith(REJECTS)]
     valid = code == 0 or any(line.startswith(UNPREDICTED) for line in said.splitlines())
     if valid and draft:
@@ -111,32 +121,61 @@ def examine(kernel: Foreign, checkouts: Path) -> Row:
         row = replace(row, reason=refused[0])
     elif code not in (0, 1) or not draft:
         row = replace(row, reason=_reason(said, f"init ended with {code}"))
-    elif len(missing) == 1 and kernel.answer:
-        row = _with_answer(row, file, arguments)
+    elif len(missing) == 1 and (answer := kernel.answer or proposed(missing[0])):
+        row = _with_answer(replace(row, answer=answer), file, arguments)
+        if row.state == "refused" and not kernel.answer:
+            row = replace(row, state="asks", reason=f"{missing[0]}; with that line: {row.reason}")
     else:
         row = replace(row, state="asks", reason="; ".join(missing))
     return replace(row, seconds=round(time.monotonic() - begin, 1))
 
 
+def proposed(missing: str) -> str:
+    """The line that a message proposes to write; "" where it has a place that only the reader can fill."""
+    line = missing.partition("; write: ")[2]
+    return "" if is_open(line) else line
+
+
 def _with_answer(row: Row, file: Path, arguments: Sequence[str]) -> Row:
-    with tempfile.TemporaryDirectory() as out, answered(file, row.kernel.kernel, row.kernel.answer):
+    with tempfile.TemporaryDirectory() as out, answered(file, row.kernel.kernel, row.answer):
         limits = ["--budget", "1", "--device", "cpu", "--jobs", "1", "--no-memory", "--out", str(Path(out) / "run")]
         code, _, said = _optiml(["optimize", *arguments, *limits, "--write-spec"], _VALIDATE_S)
         lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line.startswith("// optiml:")]
     row = replace(row, draft="".join(f"{line}\n" for line in lines))
     if code == 0:
-        return replace(row, state="one answer")
+        return replace(row, state="one answer" if row.kernel.answer else "as proposed")
     return replace(row, reason=_reason(said, f"optimize ended with {code}"))
 
 
 def _optiml(arguments: Sequence[str], limit_s: float) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command; -1 where it did not end."""
+    """Exit code, stdout and stderr of one command; -1 where it did not end. The limit is CPU time: other work delays it."""
     command = [sys.executable, "-c", "import sys; from engine.cli import main; sys.exit(main())", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, errors="replace")
-    except subprocess.TimeoutExpired:
-        return -1, "", f"optiml: {arguments[0]} did not end in {limit_s:g} s"
-    return done.returncode, done.stdout, done.stderr
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, errors="replace"
+    ) as running:
+        while True:
+            try:
+                out, said = running.communicate(timeout=1)
+                return running.returncode, out, said
+            except subprocess.TimeoutExpired:
+                if cpu_s(running.pid) > limit_s or time.monotonic() - begin > _WAITING * limit_s:
+                    running.kill()
+                    return -1, "", f"optiml: {arguments[0]} did not end in {limit_s:g} s of CPU time"
+
+
+def cpu_s(root: int) -> float:
+    """CPU time of a process and all below it, of those that ended and were waited for, too."""
+    spent: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state = path.read_text().rpartition(")")[2].split()
+            spent[int(path.parent.name)] = int(state[1]), sum(map(int, state[11:15])) / _TICKS
+    below, more = {root}, True
+    while more:
+        more = bool(found := {pid for pid, (parent, _) in spent.items() if parent in below} - below)
+        below |= found
+    return sum(spent[pid][1] for pid in below if pid in spent)
 
 
 def _reason(said: str, otherwise: str) -> str:
@@ -166,19 +205,14 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         some = [row for row in rows if row["held_out"] is held]
         if not some:
             continue
-        drafted, helped = (sum(row["state"] == state for row in some) for state in _GOOD)
+        good, helped = (sum(row["state"] in states for row in some) for states in (_GOOD, _GOOD[1:]))
         half = "Put aside" if held else "Open"
-        lines += [
-            f"## {half}: {drafted + helped} of {len(some)} reach a validated spec ({helped} of them with one answer)",
-            "",
-        ]
+        lines += [f"## {half}: {good} of {len(some)} reach a validated spec ({helped} of them with one answer)", ""]
         lines += ["| repository | kernel | state | reason, or the answer |", "|---|---|---|---|"]
         for row in some:
             name = f"`{row['file']}` `{row['kernel']}`"
             said = (
-                "`{}`".format(row["answer"].replace("|", "\\|"))
-                if row["state"] == "one answer"
-                else _cell(row["reason"])
+                "`{}`".format(row["answer"].replace("|", "\\|")) if row["state"] in _GOOD[1:] else _cell(row["reason"])
             )
             lines.append(f"| {row['repository']} | {name} | {row['state']} | {said} |")
         lines.append("")
@@ -197,7 +231,7 @@ def _counted(rows: Sequence[dict[str, Any]]) -> str:
     return f"Wanted: {_WANTED} %. {word}: {good} of {len(rows)} ({share:.0f} %).{named}"
 
 
-_GOOD, _WANTED = ("as drafted", "one answer"), 75
+_GOOD, _WANTED = ("as drafted", "one answer", "as proposed"), 75
 # Words of a reason -> what the page counts it as.
 _KINDS = (
     (r"cannot run on the CPU|C\+\+ compiler reports", "cannot be tried without a GPU"),
@@ -284,7 +318,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for kernel, row in zip(kernels, pool.map(lambda each: examine(each, checkouts), kernels), strict=True):
             data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
-            data["measured"] = start["commit"]
+            data |= {"asked": row.asked, "answer": row.answer or kernel.answer, "measured": start["commit"]}
             rows = [other for other in rows if _place(other) != _place(data)]
             rows = sorted([*rows, data], key=lambda each: order.index(_place(each)))
             if options.drafts and row.draft:
@@ -295,6 +329,9 @@ def main(given: Sequence[str] | None = None) -> int:
                 record = {**start, "kernels": rows}
                 options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
+    counted = ", ".join(f"{sum(row['state'] == state for row in rows)} {state}" for state in _GOOD)
+    once = sum(row["state"] == "asks" and row.get("asked") == 1 for row in rows)
+    print(f"{counted}; {once} others ask for one thing")
     good = sum(row["state"] in _GOOD for row in rows)
     print(f"{good} of {len(rows)} reach a validated spec with at most one answer")
     if options.page:

@@ -5,6 +5,10 @@
 `DIR` holds a checkout `owner__name` of each repository of `REPOSITORIES`. A definition is what the text shows outside of comments and
 macros: `__global__`, a name, parameters, a body. Whether the tool can do anything with it plays no part. Half of each repository's
 draw is marked `held_out`: looked at once, when the work is done. Exit code 0.
+
+    python benchmarks/foreign_draw.py --checkouts DIR --seed 101 --each 4 --besides benchmarks/foreign.toml --write LIST
+
+draws a fresh list, for one measurement: from the repositories of `OTHERS` too, nothing that another list has, nothing held out.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SEED = 24
 EACH = 6  # of a repository; ours: 60 in all
+Place = tuple[str, str]  # file and kernel
 ENDINGS = (".cu", ".cuh", ".h", ".hpp", ".hxx")
 # The folders that the issue names, or else those that hold the repository's own kernels.
 REPOSITORIES: dict[str, tuple[str, ...]] = {
@@ -32,6 +38,11 @@ REPOSITORIES: dict[str, tuple[str, ...]] = {
     "facebookresearch/xformers": ("xformers/csrc",),
     "flashinfer-ai/flashinfer": ("include/flashinfer",),
     "NVIDIA/apex": ("csrc", "apex/contrib/csrc"),
+}
+OTHERS: dict[str, tuple[str, ...]] = {
+    "bytedance/lightseq": ("lightseq/csrc/kernels", "lightseq/inference/kernels"),
+    "turboderp/exllamav2": ("exllamav2/exllamav2_ext/cuda",),
+    "dmlc/dgl": ("src", "graphbolt/src"),
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.M)
@@ -67,22 +78,24 @@ def _behind(text: str, at: int) -> int:
     return at
 
 
-def drawn(checkouts: Path, repository: str) -> list[tuple[str, str, bool]]:
-    """(file, kernel, held out) of one repository's draw, by file and name."""
-    root = checkouts / repository.replace("/", "__")
-    every = sorted(
+def defined(root: Path, folders: Sequence[str]) -> list[Place]:
+    """Every kernel that files of these folders define, by file and name."""
+    return sorted(
         {
             (path.relative_to(root).as_posix(), name)
-            for folder in REPOSITORIES[repository]
+            for folder in folders
             for path in (root / folder).rglob("*")
             if path.suffix in ENDINGS and path.is_file()
             for name in definitions(path.read_text(encoding="utf-8", errors="replace"))
         }
     )
-    chance = random.Random(f"{SEED} {repository}")
-    chosen = chance.sample(every, min(EACH, len(every)))
-    held = set(chance.sample(chosen, len(chosen) // 2))
-    return [(file, name, (file, name) in held) for file, name in sorted(chosen)]
+
+
+def drawn(places: Sequence[Place], chance: random.Random, each: int, *, halved: bool) -> list[tuple[str, str, bool]]:
+    """(file, kernel, held out) of one repository's draw, by file and name; none is held out unless `halved`."""
+    chosen = chance.sample(places, min(each, len(places)))
+    held = set(chance.sample(chosen, len(chosen) // 2)) if halved else set()
+    return [(*place, place in held) for place in sorted(chosen)]
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -92,14 +105,23 @@ def main(given: Sequence[str] | None = None) -> int:
         "--checkouts", type=Path, required=True, metavar="DIR", help="holds owner__name of each repository"
     )
     parser.add_argument("--write", type=Path, required=True, help="the list to write")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--each", type=int, default=EACH, help="kernels of a repository")
+    parser.add_argument("--besides", type=Path, metavar="LIST", help="a fresh draw, of kernels that this list lacks")
     options = parser.parse_args(given)
-    lines = [f"# Written by benchmarks/foreign_draw.py (seed {SEED}); not by hand."]
-    for repository in REPOSITORIES:
-        folder = options.checkouts / repository.replace("/", "__")
-        asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    besides: set[tuple[str, Place]] = set()
+    if options.besides:
+        listed = tomllib.loads(options.besides.read_text(encoding="utf-8"))["repository"]
+        besides = {(each["name"], (k["file"], k["kernel"])) for each in listed for k in each["kernels"]}
+    lines = [f"# Written by benchmarks/foreign_draw.py (seed {options.seed}); not by hand."]
+    for repository, folders in {**REPOSITORIES, **(OTHERS if options.besides else {})}.items():
+        root = options.checkouts / repository.replace("/", "__")
+        asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
         commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        places = [place for place in defined(root, folders) if (repository, place) not in besides]
+        chance = random.Random(f"{options.seed} {repository}")
         lines += ["", "[[repository]]", f'name = "{repository}"', f'commit = "{commit}"', "kernels = ["]
-        for file, name, held in drawn(options.checkouts, repository):
+        for file, name, held in drawn(places, chance, options.each, halved=not options.besides):
             lines.append(f'    {{ file = "{file}", kernel = "{name}", held_out = {str(held).lower()} }},')
         lines.append("]")
     options.write.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks import foreign
+from benchmarks import foreign, foreign_draw
 from benchmarks.foreign import Foreign, examine, page
 
 SOURCE = "template <int N>\n__global__ void k(float* x) { x[threadIdx.x] = N; }\n"
@@ -52,6 +57,24 @@ def test_one_answer_is_no_help_where_two_things_are_asked_for(tmp_path: Path, mo
 
 def test_a_kernel_without_an_answer_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _examined(tmp_path, monkeypatch, ["the launch"], answer="")[0].state == "asks"
+
+
+def test_the_line_that_a_message_proposes_is_pasted_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = 'launch = { grid = "blocks", block = "256" }'
+    row, seen = _examined(tmp_path, monkeypatch, [f"the launch: unseen; write: {line}"], answer="")
+    assert (row.state, row.answer, row.asked) == ("as proposed", line, 1)
+    assert seen == [f"// optiml: {line}\n{SOURCE}"]
+
+
+def test_a_proposed_line_that_is_refused_leaves_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 'the launch: unseen; write: launch = { grid = "1", block = "1" }'
+    row, _ = _examined(tmp_path, monkeypatch, [asked], answer="", ends=1)
+    assert (row.state, row.reason) == ("asks", f"{asked}; with that line: optiml: refused for a reason")
+
+
+def test_a_proposed_line_with_an_open_place_is_not_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, seen = _examined(tmp_path, monkeypatch, ["the argument for 'T'; write: kernel = \"k<?>\""], answer="")
+    assert (row.state, seen) == ("asks", [])
 
 
 def test_an_answer_that_is_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +136,34 @@ def test_rows_of_other_kernels_stay_in_a_record(tmp_path: Path, monkeypatch: pyt
     rows = json.loads(record.read_text())["kernels"]
     assert [(row["kernel"], row["state"]) for row in rows] == [("one", "as drafted"), ("two", "asks")]
     assert all("measured" in row for row in rows)
+
+
+def test_a_limit_is_of_cpu_time_and_counts_the_processes_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    burning = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", burning], start_new_session=True) as running:
+        try:
+            end = time.monotonic() + 60
+            while foreign.cpu_s(running.pid) < 0.5 and time.monotonic() < end:
+                time.sleep(0.05)
+            assert foreign.cpu_s(running.pid) >= 0.5
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+def test_a_fresh_draw_has_nothing_of_another_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "a__b"
+    root.mkdir()
+    (root / "k.cu").write_text("".join(f"__global__ void k{i}(float* x) {{ *x = {i}; }}\n" for i in range(6)))
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", "-C", str(root), *who, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    monkeypatch.setattr(foreign_draw, "REPOSITORIES", {"a/b": (".",)})
+    monkeypatch.setattr(foreign_draw, "OTHERS", {})
+    arguments = ["--checkouts", str(tmp_path), "--each", "3", "--write"]
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    foreign_draw.main([*arguments, str(first)])
+    foreign_draw.main([*arguments, str(second), "--seed", "5", "--besides", str(first)])
+    names = [{kernel.kernel for kernel in foreign.listed(path)} for path in (first, second)]
+    assert names[0] | names[1] == {f"k{i}" for i in range(6)}
+    assert [kernel.held_out for kernel in foreign.listed(second)] == [False] * 3
+    assert sum(kernel.held_out for kernel in foreign.listed(first)) == 1

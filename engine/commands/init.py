@@ -20,7 +20,7 @@ from engine.run.spec_writing import write_spec
 from engine.search.progress import Budget
 from engine.spec.drafted_contents import is_index
 from engine.spec.find import described, project_options
-from engine.spec.gaps import assumed_values, assumptions, lines_of, proposal
+from engine.spec.gaps import assumed_strides, assumed_values, assumptions, lines_of, proposal
 
 if TYPE_CHECKING:
     from engine.spec.draft import Draft
@@ -57,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
             # What is wrong may be one of these and no size.
             refused += (
                 f"; the draft assumed {', '.join(values[:_MOST_VALUES])}: write the values that the program passes"
+            )
+        if (values := assumed_strides(made.text)) and _RACES in refused:
+            # Rows that are closer than they are long share elements.
+            given = ", ".join(values[:_MOST_VALUES])
+            refused += (
+                f"; or, where rows overlap as the draft assumed {given}, write the values that the program passes"
             )
         indices = [a.name for a in made.spec.arguments if is_index(a) and a.fill.kind == "integers"]
         if indices and _RACES in refused:

@@ -33,6 +33,7 @@ _OUR_CUB = re.compile(
 )
 # What `using namespace cub` may mean by a plain name.
 _PLAIN_CUB = re.compile(r"\b(?:(?:Block|Warp|Device|Agent|Grid)[A-Z]\w*)\s*<")
+_DECLARED = re.compile(r"\b(?:void|auto|bool|int|float|struct|class|T)\s+(\w+)\s*[({:]")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\\\n]|\\\r?\n|\\.)*)", re.M)
 _CUTLASS = re.compile(r"\bcutlass::(?:\w+::)*(\w+)")
 STANDIN_CUTLASS = f'"{PREFIX}cutlass.cuh"'  # as a line marker names it
@@ -50,7 +51,8 @@ def unsupported(text: str) -> tuple[str, ...]:
         found.append("dynamic parallelism")
     cub = [m[1] or m[2] for m in _CUB.finditer(plain)]
     if re.search(r"\busing\s+namespace\s+cub\b", plain):
-        cub += [m[0].rstrip("< ") for m in _PLAIN_CUB.finditer(plain)]
+        own = {m[1] for m in _DECLARED.finditer(plain)}
+        cub += [name for m in _PLAIN_CUB.finditer(plain) if (name := m[0].rstrip("< ")) not in own]
     found += [f"CUB's {name}" for name in dict.fromkeys(n for n in cub if not _OUR_CUB.fullmatch(n))][:_MOST_SHOWN]
     if _CUTLASS.search(plain):
         # Ours stands in for what kernels without tensor cores take from it.

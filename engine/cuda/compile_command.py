@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from engine.cuda.compile_options import Options, inside, read_options, words_of
-from engine.cuda.load import add_headers, including_files, read_below, source_files
+from engine.cuda.load import add_headers, including_files, may_include, read_below, source_files
 from engine.errors import OptimlError, SourceError
 from engine.settings.config import Config, load_config
 from engine.settings.suffixes import HEADERS
@@ -161,14 +161,14 @@ class Project:
     def _includer(self, header: str) -> str:
         """The file through which a header is compiled: a .cu file first, one with a command first, then the nearest; "" for none."""
         units = {path: None for path in (*self._calls, *source_files(self.root)) if path.endswith(_UNITS)}
-        found = [path for path in units if header in self._closure(path)]
         near = posixpath.dirname(header)
 
         def rank(path: str) -> tuple[bool, bool, int, str]:
             apart = posixpath.relpath(posixpath.dirname(path) or ".", near or ".").count("/")
             return not path.endswith(".cu"), path not in self._calls, apart, path
 
-        return min(found, key=rank, default="")
+        likely = sorted(may_include(self.root, header, [*units]), key=rank)
+        return next((path for path in likely if header in self._closure(path)), "")
 
     def _closure(self, unit: str) -> frozenset[str]:
         """What a file includes of the repository, headers of headers too."""

@@ -60,7 +60,7 @@ _CONSTANTS = {
     "M_LN10": "2.30258509299404568402", "M_PI": "3.14159265358979323846", "M_PI_2": "1.57079632679489661923",
     "M_PI_4": "0.78539816339744830962", "M_1_PI": "0.31830988618379067154", "M_2_PI": "0.63661977236758134308",
     "M_2_SQRTPI": "1.12837916709551257390", "M_SQRT2": "1.41421356237309504880", "M_SQRT1_2": "0.70710678118654752440",
-    "EXIT_SUCCESS": "0", "EXIT_FAILURE": "1",
+    "EXIT_SUCCESS": "0", "EXIT_FAILURE": "1", "CUDA_VERSION": "(__CUDACC_VER_MAJOR__*1000+__CUDACC_VER_MINOR__*10)",
 }  # fmt: skip
 
 
@@ -136,6 +136,17 @@ _OPMATH = (
     "template <> struct optiml_opmath<__half> { using type = float; };",
     "template <> struct optiml_opmath<__nv_bfloat16> { using type = float; };",
 )
+# What theirs compute with fractions of another type, which CUDA's half types leave ambiguous: in that type.
+_MIXED = (
+    "#define OPTIML_MIXED(H, N, R, O) static __host__ __device__ __forceinline__ R operator O(H a, N b)"
+    " { return R(float(a)) O R(b); } static __host__ __device__ __forceinline__ R operator O(N a, H b) { return R(a) O R(float(b)); }",
+    "#define OPTIML_MIXED_ALL(H, N, R) OPTIML_MIXED(H, N, R, +) OPTIML_MIXED(H, N, R, -) OPTIML_MIXED(H, N, R, *) OPTIML_MIXED(H, N, R, /)",
+    *(
+        f"OPTIML_MIXED_ALL({h}, {n}, {r})"
+        for h in ("__half", "__nv_bfloat16")
+        for n, r in (("float", "float"), ("double", "double"))
+    ),
+)
 # Of the device runtime, which NVRTC has not: in PTX, as its header has them.
 _DEVICE_RUNTIME = {
     "cudaGridDependencySynchronize": "griddepcontrol.wait;",
@@ -158,7 +169,7 @@ def torch_prelude(needed: Collection[str], own: Collection[str]) -> str:
     lines = [_TORCH[name] for name in sorted(_TORCH) if name in used]
     if types:
         within = " ".join(_TORCH_TYPES[name] for name in types)
-        heads = [*(["#include <cuda_fp16.h>", "#include <cuda_bf16.h>"]), *_OPMATH]
+        heads = ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", *_OPMATH, *_MIXED]
         lines = [*heads, f"namespace at {{ {within} }}", f"namespace c10 {{ {within} }}", *lines]
     return "".join(f"{line}\n" for line in lines)
 

@@ -28,7 +28,14 @@ _MOST_STEPS = 12  # of names replaced by what they stand for
 _MOST_TEXT = 1_000  # characters of template arguments: names that each use the one before twice double them
 _MOST_MACROS = 4  # macros that call each other
 _MOST_FOUND = 200  # uses of one template, and places of one launch's arguments, that are looked at
-_NAMED = ("class_specifier", "struct_specifier", "enum_specifier", "alias_declaration", "type_definition")
+_NAMED = (
+    "class_specifier",
+    "struct_specifier",
+    "union_specifier",
+    "enum_specifier",
+    "alias_declaration",
+    "type_definition",
+)
 # PyTorch's and their like define `scalar_t`, in headers of others
 _TYPE_DISPATCH = re.compile(r"\b\w*DISPATCH\w*\s*\(")
 _ACCUMULATED = re.compile(

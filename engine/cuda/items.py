@@ -203,8 +203,7 @@ class _Splitter:
                 self.braces[macro[1]] = left, given.index(declares[0]) if declares and declares[0] in given else -1
         opening = word in ("if", "ifdef", "ifndef")
         if word in ("else", "elif", "elifdef", "elifndef") and self.branches:
-            if not self.current or self.branches[-1].depth:
-                self.depth = self.branches[-1].depth
+            self.depth = self.branches[-1].depth
             self.scopes = self.branches[-1].scopes
         elif word == "endif" and self.branches:
             self.branches.pop()
@@ -221,7 +220,8 @@ class _Splitter:
     def _end(self, kind: ItemKind | None = None) -> None:
         tokens, self.current, self.depth, self.closed = tuple(self.current), [], 0, 0
         table, self.table = self.table, False
-        head = tuple(_head(tokens))
+        arm = _balanced(tokens)
+        head = tuple(_head(arm))
         if table:
             kind = "variable"
         if kind is None:
@@ -236,7 +236,7 @@ class _Splitter:
             at = self.braces[tokens[0].text][1]
             defines = (tokens[commas[at] + 1].text,) if 0 <= at < len(commas) else ()
         elif kind != "close":
-            defines = tuple(dict.fromkeys(_defined(kind, head, tokens)))
+            defines = tuple(dict.fromkeys(_defined(kind, head, arm)))
         span = Span(tokens[0].start, tokens[-1].end)
         self.items.append(Item(kind, span, self._line(span.start), tokens, head, defines, len(self.branches)))
 
@@ -265,23 +265,37 @@ def _is_scope(tokens: Sequence[Token]) -> bool:
     return len(words) == 3 and words[0] == "extern" and words[1].startswith('"')
 
 
+def _balanced(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The tokens without later arms of conditions whose first arm opens or closes brackets: each arm has its own."""
+    found: list[Token] = []
+    depth = 0
+    branches = [
+        (0, False)
+    ]  # where the brackets stood, and whether this arm is left out; the first began before the item
+    for token in tokens:
+        word = directive_parts(token.text)[0] if token.kind == "directive" else ""
+        if word in ("if", "ifdef", "ifndef"):
+            branches.append((depth, False))
+        elif word in ("else", "elif", "elifdef", "elifndef"):
+            branches[-1] = branches[-1][0], depth != branches[-1][0] or branches[-1][1]
+        elif word == "endif":
+            branches = branches[:-1] or [(0, False)]
+        if word or not any(left for _, left in branches):
+            found.append(token)
+            depth += (token.text in _OPEN) - (token.text in _CLOSE) if token.kind == "op" else 0
+    return found
+
+
 def _head(tokens: Sequence[Token]) -> list[Token]:
     """The tokens outside of braces and of the template's parameter list; what stands in parentheses stays."""
     found: list[Token] = []
     braces = 0
     for token in tokens:
-        if token.kind == "directive":
-            continue
-        if token.text == "{" and token.kind == "op":
-            if not braces:
-                found.append(token)
-            braces += 1
-        elif token.text == "}" and token.kind == "op":
-            braces -= 1
-            if not braces:
-                found.append(token)
-        elif not braces:
+        brace = token.text if token.kind == "op" else ""
+        braces -= brace == "}"
+        if not braces and token.kind != "directive":
             found.append(token)
+        braces += brace == "{"
     at = 0
     while at < len(found) and found[at].text == "template":
         at += 1

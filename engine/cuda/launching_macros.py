@@ -50,7 +50,7 @@ def macro_sites(program: Program, plain: str) -> Iterator[LaunchSite]:
         text, calls = _written_out(unit, macros)
         for site in parse(text, path).launches if calls else ():
             call = next((c for c in calls if c.begin <= site.span.start < c.end), None)
-            if call is not None and site.kernel == plain:
+            if call is not None and site.kernel.rpartition("::")[2] == plain:
                 yield replace(site, span=call.span, line=unit.line_of(call.span.start), read_in=text)
 
 

@@ -142,7 +142,26 @@ def including_files(root: Path, names: Iterable[str]) -> dict[str, bytes]:
     return found
 
 
-@lru_cache(maxsize=4096)
+def may_include(root: Path, header: str, units: Iterable[str]) -> list[str]:
+    """Those of `units` that may include the header, by the names that they and the headers on the way include; some may not."""
+    names: dict[str, frozenset[bytes]] = {}
+    for path in dict.fromkeys((*source_files(root), *units)):
+        with contextlib.suppress(SourceError, OSError):
+            status = os.lstat(root / path)
+            names[path] = _included_names(root, path, status.st_mtime_ns, status.st_size)
+    reached, found, before = {posixpath.basename(header).encode()}, set[str](), -1
+    unread = {n for each in names.values() for n in each if b"." in n and not n.decode("latin-1").endswith(SOURCES)}
+    reached |= unread  # what such a file includes nobody looks up here
+    while len(found) > before:
+        before = len(found)
+        for path, included in names.items():
+            if path not in found and not included.isdisjoint(reached):
+                found.add(path)
+                reached.add(posixpath.basename(path).encode())
+    return [path for path in units if path in found]
+
+
+@lru_cache(maxsize=_MAX_FILES)
 def _included_names(root: Path, path: str, modified_ns: int, size: int) -> frozenset[bytes]:
     """The names without folders that a file includes; read once while it stays as it is: each kernel asks for every file."""
     return frozenset((m[1] or m[2]).rpartition(b"/")[2] for m in _INCLUDE.finditer(read_below(root, path) or b""))

@@ -21,6 +21,12 @@ _HEAD = re.compile(rb"\b__global__\b")
 _HEAD_CALL = re.compile(rb"([^;{}()#]*?\b)([A-Za-z_]\w*)(\s*)\(")
 _KNOWN_CALLS = re.compile(rb"__(?:launch_bounds|attribute|align|cluster_dims|block_size|maxnreg)__|alignas|decltype")
 _MOST_HEAD = 2_000  # bytes of it
+# A condition around attributes alone, in a kernel's head: the grammar ends the template before it.
+_HEAD_CONDITION = re.compile(
+    rb"(?m)^[ \t]*#[ \t]*if[^\n]*\n"
+    rb"(?:[ \t]*(?:#[ \t]*el[^\n]*|__(?:launch_bounds|cluster_dims|block_size|maxnreg)__[ \t]*\([^\n;{}]*\)[ \t]*)?\r?\n)+"
+    rb"[ \t]*#[ \t]*endif[^\n]*"
+)
 # CUDA's alignment of a class or a field, which the grammar knows by C++'s name alone: `struct __align__(16) Pack {`.
 _ALIGNED = re.compile(rb"(\b(?:struct|class|union)\s+|[;{]\s*)(__(?:builtin_)?align__)(?=\s*\()")
 
@@ -41,6 +47,8 @@ def readable(data: bytes) -> bytes:
         data = _EXPORTED.sub(lambda m: m[1] + b" " * len(m[2]), data)
     if b"align__" in data:
         data = _ALIGNED.sub(lambda m: m[1] + b"alignas".ljust(len(m[2])), data)
+    if b"__global__" in data:
+        data = _HEAD_CONDITION.sub(lambda m: re.sub(rb"[^\r\n]", b" ", m[0]), data)
     if HEAD_ATTRIBUTES.search(data):
         data = _plain_attributes(data)
     if b"__global__" in data:

@@ -32,7 +32,8 @@ from engine.spec.drafted_strides import set_strides
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, as_others, fit, trial_sizes
-from engine.spec.gaps import Gap
+from engine.spec.gaps import Gap, asked_first
+from engine.spec.guessed_launch import BLOCK, guessed_launch, named_in
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
@@ -48,14 +49,13 @@ from engine.spec.shapes import (
     tile_of,
 )
 from engine.spec.size_gaps import COVERING, Reach, beyond, no_size, refuted
-from engine.spec.spec_text import spec_text
+from engine.spec.spec_text import launch_line, spec_text
 from engine.spec.tables import split_kernel
 from engine.spec.template_choice import template_arguments
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
-_BLOCK = 256  # threads of a launch that is assumed
 _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
 _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
@@ -161,6 +161,9 @@ def draft(
         return _draft(program, kernel_name, written, way)
 
     way = _Way(OriginalRuns(untried=runs.untried), options=options or CompileOptions(), launch=launch)
+    if launch is not None:
+        own, others = named_in(launch, program, kernel_name)
+        way = replace(way, launching=own, hosts=others)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
     for find in (_equal, _hosts, _launching, _segments):
@@ -372,21 +375,17 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     threads = usage.threads(sizes) if problem else ""
     if threads:
         host = {}
-        launch = LaunchExpr((f"cdiv({threads}, {_BLOCK})",), (str(_BLOCK),))
+        launch = LaunchExpr((f"cdiv({threads}, {BLOCK})",), (str(BLOCK),))
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
-        missing.append(Gap(f"{_LAUNCH}{problem}", "launch"))
+        missing.append(Gap(f"{_LAUNCH}{problem}", "launch", launch_line(guessed_launch(usage, sizes, program))))
     spec = counted_shapes(program, kernel, spec, way.divided)
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)
     spec = replace(spec, check=way.shapes or spec.check)
     set_by_block(parts, way.blocks)
     spec = replace(spec, arguments=tuple(p.argument for p in parts))
-    # Where no line of a spec can help, what else is missing is of no use to anybody.
-    missing = [gap for gap in missing if not gap.key] or missing
-    if instance := [gap for gap in missing if gap.key == "kernel"]:
-        # Types and sizes follow from the template arguments: what else is missing shows when these are known.
-        missing = [Gap("; ".join(instance), "kernel")]
+    missing = [*asked_first(missing, way.runs.untried)]
     written = replace(written, toml_file=written.toml_file or program.kernel_file)
     text = _render(spec, parts, notes, missing, written, way)
     return Draft(spec, text, tuple(missing))

@@ -22,7 +22,10 @@ _HANDLES = {
     "cudaGraphConditionalHandle": "a handle of a graph",
     "cudaGraphExec_t": "a graph",
     "CUtensorMap": "a tensor map",
+    "TexturePtr": "a texture",  # OpenCV's
+    "TextureOffPtr": "a texture",
 }
+_POINTERS = re.compile(r"\*\s*(?:const\s*|__restrict__\s*)*\*[^>]*$")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class ParameterTypes:
 
     def of(self, parameter: Parameter) -> DraftedType:
         """Of one parameter. A gap without a key is one that no line of a spec closes."""
+        if parameter.pointer and _POINTERS.search(parameter.type):
+            said = f"'{parameter.name}' is a buffer of pointers ('{parameter.type[:60]}'): a spec has no pointers in buffers"
+            return DraftedType(None, None, Gap(said))
         dtype = source_type(self.names, self.kernel, parameter.base, self.template_args)
         if dtype is not None:
             return DraftedType(dtype)
@@ -63,7 +69,7 @@ class ParameterTypes:
             return DraftedType(
                 None, None, Gap(f"'{name}' is a parameter pack ('{kind}...'): a spec names single parameters")
             )
-        if what := _HANDLES.get(self.plain(kind).rpartition("::")[2]):
+        if what := _HANDLES.get(self.plain(kind).partition("<")[0].rpartition("::")[2]):
             return DraftedType(
                 None, None, Gap(f"'{name}' is {what} ('{kind[:60]}'): a spec has numbers and buffers alone")
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _OPEN = "?"  # what a draft writes where nothing is known
 _PREFIX = "// optiml: "
@@ -13,14 +13,32 @@ _BLOCK = 256  # threads of a launch that is guessed
 
 
 class Gap(str):
-    """A sentence that says what could not be found out. `key` is the spec's key that closes it; "": no line of a spec does."""
+    """A sentence that says what could not be found out. `key` is the spec's key that closes it; "": no line of a spec does.
+
+    `guess` is the line that may close it, where there is a better one than the draft's own with its sizes filled in.
+    """
 
     key: str
+    guess: str
 
-    def __new__(cls, what: str, key: str = "") -> Gap:
+    def __new__(cls, what: str, key: str = "", guess: str = "") -> Gap:
         made = super().__new__(cls, what)
-        made.key = key
+        made.key, made.guess = key, guess
         return made
+
+
+def asked_first(missing: Sequence[Gap], untried: str) -> tuple[Gap, ...]:
+    """The gaps to name now: without those that others may close with. `untried` says why the kernel was not tried, if it was not."""
+    # Where no line of a spec can help, what else is missing is of no use to anybody.
+    missing = [gap for gap in missing if not gap.key] or missing
+    if instance := [gap for gap in missing if gap.key == "kernel"]:
+        # Types and sizes follow from the template arguments: what else is missing shows when these are known.
+        guess = next((gap.guess for gap in instance if gap.guess), "")
+        return (Gap("; ".join(instance), "kernel", guess),)
+    if "launch" in untried and any(gap.key == "launch" for gap in missing):
+        # So do sizes from trials, which need a launch.
+        missing = [gap for gap in missing if not gap.startswith("the size of")]
+    return tuple(missing)
 
 
 def lines_of(text: str) -> dict[str, str]:
@@ -46,8 +64,17 @@ def assumptions(text: str) -> tuple[str, ...]:
 
 def assumed_values(text: str) -> tuple[str, ...]:
     """The numbers whose value a draft assumed with nothing to go by, each as `name = value`."""
-    found = (re.match(r'assumed: the value: args\.([\w.]+) = \{ value = "([^"]+)"', said) for said in assumptions(text))
-    return tuple(f"{match[1]} = {match[2]}" for match in found if match)
+    return _assumed(text, "the value")
+
+
+def assumed_strides(text: str) -> tuple[str, ...]:
+    """The distances between rows that a draft assumed, each as `name = value`."""
+    return _assumed(text, "(?:memory without gaps|rows that do not overlap)")
+
+
+def _assumed(text: str, what: str) -> tuple[str, ...]:
+    pattern = re.compile(rf'assumed: {what}: args\.([\w.]+) = \{{ value = "([^"]+)"')
+    return tuple(f"{match[1]} = {match[2]}" for match in map(pattern.match, assumptions(text)) if match)
 
 
 def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
@@ -57,10 +84,10 @@ def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
     """
     if not gap.key:
         return ""
+    if gap.guess:
+        return gap.guess
     product = "*".join(sizes) or "1"
     line = lines_of(text).get(gap.key, "")
-    if gap.key == "launch":
-        return f'launch = {{ grid = "cdiv({product}, {_BLOCK})", block = "{_BLOCK}" }}'
     if gap.key == "compile.defines":
         return 'compile.defines = ["?"]'
     if gap.key.startswith("args."):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from engine.cuda.host_scope import UnknownHostName
@@ -35,6 +35,7 @@ _LENGTHS, _DIVISORS = (
 )  # of a size, and what a grid divides it by
 _MAX_THREADS = 1024
 _MAX_NAMES = 4
+_MOST_TOGETHER = 16  # numbers that are changed at a time: of so many two do not undo each other
 
 
 def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]:
@@ -112,15 +113,30 @@ def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:
 
 def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:
     """The whole-number scalars with a value of their own that a launch depends on."""
-    found, sizes = set(), {**spec.time[0].sizes, **host_sizes(program, spec)[0]}
-    for argument in spec.arguments:
-        if argument.role != "scalar" or not argument.value.isdigit():
-            continue
-        others = [replace(a, value=str(_MANY)) if a == argument else a for a in spec.arguments]
+    numbers = [a.name for a in spec.arguments if a.role == "scalar" and a.value.isdigit()]
+    try:
+        sizes = {**spec.time[0].sizes, **host_sizes(program, spec)[0]} if numbers else {}
+        as_drafted = evaluate(program, spec, 0, sizes) if numbers else None
+    except SourceError:
+        return frozenset()
+
+    def changes(names: Collection[str]) -> bool:
+        others = [replace(a, value=str(_MANY)) if a.name in names else a for a in spec.arguments]
         with contextlib.suppress(SourceError):
-            launches = [evaluate(program, s, 0, sizes) for s in (spec, replace(spec, arguments=tuple(others)))]
-            if launches[0] != launches[1]:
-                found.add(argument.name)
+            return evaluate(program, replace(spec, arguments=tuple(others)), 0, sizes) != as_drafted
+        return False
+
+    # A struct may have a thousand fields: most of the time no number decides anything.
+    found = set[str]()
+    left = [numbers[at : at + _MOST_TOGETHER] for at in range(0, len(numbers), _MOST_TOGETHER)]
+    while left:
+        some = left.pop()
+        if not changes(some):
+            continue
+        if len(some) == 1:
+            found.add(some[0])
+        else:
+            left += [half for half in (some[: len(some) // 2], some[len(some) // 2 :]) if half]
     return frozenset(found)
 
 

@@ -95,7 +95,7 @@ def launchable_shapes(
 
     `whole`: those to check are whole tiles.
     """
-    spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
+    spec = replace(spec, check=_with(spec.check, for_checks(host), divided), time=_with(spec.time, host, divided))
     lengths = {n for n in sizes if n not in host and n not in divided.values() and not _SMALL.search(n)}
     counting = _counting_blocks(program, spec, lengths)
     spec = replace(spec, check=tuple(_few(case, counting, at) for at, case in enumerate(spec.check)))
@@ -299,9 +299,17 @@ def is_tiled(spec: KernelSpec) -> bool:
     return any(all(c.sizes[n] % _TILE == 0 for c in spec.check) for n in lengths)
 
 
-def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:
-    sizes = [{**case.sizes, **more} for case in cases]
-    return tuple(Case(case_name(s), s) for s in sizes) if more else cases
+def _with(cases: tuple[Case, ...], more: Mapping[str, int], divided: Mapping[str, str]) -> tuple[Case, ...]:
+    """The cases with these sizes, and what divides one of them as the next smaller number that does."""
+    found = []
+    for case in cases if more else ():
+        sizes = {**case.sizes, **more}
+        for multiple, name in divided.items():
+            if multiple in more and name not in more:
+                most = max(1, min(int(sizes[name]), int(sizes[multiple])))
+                sizes[name] = next(n for n in range(most, 0, -1) if int(sizes[multiple]) % n == 0)
+        found.append(Case(case_name(sizes), sizes))
+    return tuple(found) or cases
 
 
 def _largest(arguments: list[Argument], case: Case) -> int:

@@ -27,7 +27,7 @@ def spec_text(
     if not spec.deterministic:
         rows.append(("deterministic", "deterministic = false"))
     if step.launch:
-        rows.append(("launch", f"launch = {_launch(step.launch)}"))
+        rows.append(("launch", launch_line(step.launch)))
     for argument in spec.arguments:
         if (argument.role != "scalar" or argument.value) and not spec.fields(argument.name):
             rows.append(
@@ -66,14 +66,16 @@ def _case(case: Case) -> str:
     return _table(values) if values else "{}"
 
 
-def _launch(launch: LaunchExpr) -> str:
+def launch_line(launch: LaunchExpr) -> str:
+    """The line of a spec for a launch."""
+
     def extents(values: Sequence[str]) -> str:
         return _quoted(values[0]) if len(values) == 1 else f"[{', '.join(map(_quoted, values))}]"
 
     values = {"grid": extents(launch.grid), "block": extents(launch.block)}
     if launch.shared != "0":
         values["shared"] = _quoted(launch.shared)
-    return _table(values)
+    return f"launch = {_table(values)}"
 
 
 def _argument(argument: Argument, typed: bool) -> str:

@@ -63,12 +63,12 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     written = [told.get(f"={_own(p)}", "") for p in open_]
     given = {name: value for name, value in zip(written, chosen, strict=True) if name.isidentifier()}
     chosen = [_computed(program, where, told, _own(p), given) or v for p, v in zip(open_, chosen, strict=True)]
-    for parameter, value in zip(open_, chosen, strict=True):
-        if value == "?":
-            such = ", ".join(_candidates(program, unit, kernel, parameter)[:_MOST_SHOWN])
-            asked = f"the template argument for '{parameter[:60]}': write it in the kernel's name"
-            asked += f", such as {such}" if such else ""
-            missing.append(Gap(asked, "kernel"))
+    such = {p: _candidates(program, unit, kernel, p) for p, value in zip(open_, chosen, strict=True) if value == "?"}
+    guessed = [next(iter(such.get(p, ())), value) for p, value in zip(open_, chosen, strict=True)]
+    for parameter, candidates in such.items():
+        asked = f"the template argument for '{parameter[:60]}': write it in the kernel's name"
+        asked += f", such as {', '.join(candidates[:_MOST_SHOWN])}" if candidates else ""
+        missing.append(Gap(asked, "kernel", f'kernel = "{kernel.qualified}<{", ".join(guessed)}>"'))
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
 

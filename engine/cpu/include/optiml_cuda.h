@@ -48,6 +48,7 @@ using std::signbit;
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 #define CUDART_VERSION 13000
+#define CUDA_VERSION 13000
 #define OPTIML_CPU 1
 
 // Where a caller stands. Default arguments are evaluated at the call.

@@ -241,3 +241,20 @@ def test_a_race_at_elements_that_indices_choose_may_be_the_inputs(
         file.write_text(code.replace("(x, y, n);", "(at, x, y, n);") if "at[i]" in code else code)
         assert main(["init", str(file)]) == 1
         assert (f"{why}{more}" in capsys.readouterr().err) == ("at[i]" in code)
+
+
+def test_a_race_where_rows_overlap_may_be_the_assumed_stride(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of packed pixels were as long as an image is wide, so that each ended in the next: the kernel was called racy."""
+    why = "k.cu: the kernel 'rows' has data races: race on 'y'; fix the kernel: use atomics"
+    monkeypatch.setattr("engine.commands.init._refusal", lambda *_: (why, ""))
+    file.write_text(
+        "__global__ void rows(const float *x, float *y, int pitch, int w, int h) {\n"
+        "    int i = blockIdx.x * 256 + threadIdx.x, j = blockIdx.y;\n"
+        "    if (i < w && j < h) y[j * pitch + i] = 2 * x[j * pitch + i];\n}\n"
+        "void run(float *x, float *y, int p, int w, int h) { rows<<<dim3((w + 255) / 256, h), 256>>>(x, y, p, w, h); }\n"
+    )
+    assert main(["init", str(file)]) == 1
+    more = "; or, where rows overlap as the draft assumed pitch = w, write the values that the program passes"
+    assert f"{why}{more}" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.cpu.features import unsupported
 from tests.engine.cpu.conftest import Make, launch
 
 N = 128
@@ -135,3 +136,9 @@ def test_a_block_that_does_not_call_it_together_is_told(make: Make) -> None:
         code("BlockReduce", use), f"k<{N}>", launch(1, N), [("x", "in", X), ("y", "inout", np.zeros(4, np.int32))]
     )
     assert {f.kind for run in kernel.runs() for f in run.findings} & {"barrier_divergence", "deadlock", "uninitialised"}
+
+
+def test_functions_of_the_file_are_not_said_to_be_cubs() -> None:
+    code = "using namespace cub;\ntemplate <int N> __device__ void DeviceShift(float* x) {}\n"
+    code += "__global__ void k(float* x) { DeviceShift<4>(x); BlockRadixSort<float, 128>(); }\n"
+    assert unsupported(code) == ("CUB's BlockRadixSort",)

@@ -44,3 +44,15 @@ void run(const {type}* x, {type}* y, unsigned short* z, int n) {{ k<<<(n + 255) 
 def test_the_bits_of_a_number_are_a_struct_with_x(tmp_path: Path, header: str, type: str) -> None:
     """ "'using __half_raw = struct __half' has no member named 'x'"."""
     assert not tried(RAW.format(header=header, type=type), tmp_path).missing
+
+
+def test_halves_of_pytorch_compute_with_floats(tmp_path: Path) -> None:
+    code = """
+#include <ATen/ATen.h>
+__global__ void k(const at::Half* x, float* y, float by, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + by / 8.0f;
+}
+void run(const at::Half* x, float* y, float by, int n) { k<<<(n + 255) / 256, 256>>>(x, y, by, n); }
+"""
+    assert not tried(code, tmp_path).missing

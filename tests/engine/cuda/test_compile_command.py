@@ -202,3 +202,21 @@ def test_a_source_that_includes_nothing_of_its_own_is_compiled_through_the_one_t
     (root / "src" / "test.cu").write_text('#include "k.cu"\n')
     assert compile_command(root, "src/part.cu").unit == "src/main.cu"
     assert compile_command(root, "src/k.cu").unit == ""  # it includes what it needs
+
+
+def test_sources_that_cannot_include_a_header_are_not_followed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers of every source of the repository were looked for before a header's kernel was drafted: minutes in large ones."""
+    (root / "src" / "k.cuh").write_text("__global__ void k(float *x) {}\n")
+    (root / "src" / "near.hxx").write_text('#include "k.cuh"\n')
+    (root / "src" / "uses.cu").write_text('#include "near.hxx"\n')
+    (root / "src" / "list.cu").write_text('#include "parts.inc"\n')
+    (root / "src" / "parts.inc").write_text('#include "k.cuh"\n')
+    for number in range(20):
+        (root / "src" / f"other{number}.cu").write_text('#include "api/types.h"\n')
+    followed: list[str] = []
+    closure = Project._closure
+    monkeypatch.setattr(Project, "_closure", lambda self, unit: followed.append(unit) or closure(self, unit))
+    assert Project(root).command("src/k.cuh").unit == "src/list.cu"  # nobody knows what its part includes
+    (root / "src" / "list.cu").unlink()
+    assert Project(root).command("src/k.cuh").unit == "src/uses.cu"
+    assert followed == ["src/list.cu", "src/uses.cu"]

@@ -168,3 +168,16 @@ def test_templates_that_call_each_other_in_many_places_are_each_followed_once() 
     code = code.replace("void f0(T* x, int n) {", "void f0(T* x, int n) { g<T>(x, n);")
     assert _first(code) == "double, 1"
     assert {i.arguments for i in launched_instances(_program(code), "k")} == {"double, 1"}
+
+
+def test_a_union_may_be_a_template_argument() -> None:
+    """Its name was taken for one that nothing defines, and `float` was assumed, which has no members."""
+    code = "union Pixel { unsigned all; struct { unsigned char r, g, b, a; } one; };\n" + LAUNCHER
+    made = draft(_program(KERNEL + code + "template void run<Pixel, 64>(const Pixel*, Pixel*, int);"), "k")
+    assert made.spec.steps[0].template_args == "Pixel, 64"
+
+
+def test_what_the_program_defines_is_guessed_where_nothing_is_launched() -> None:
+    code = "enum class Order { UP, DOWN };\ntemplate <Order O, int N> __global__ void k(float* y) { y[N] = O == Order::UP; }\n"
+    (gap,) = draft(_program(code), "k").missing
+    assert (gap.key, gap.guess) == ("kernel", 'kernel = "k<Order::UP, 256>"')

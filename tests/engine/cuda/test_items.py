@@ -20,3 +20,23 @@ __device__ int f(int i) { return second[i]; }
         ("variable", ("second",), 6),
         ("function", ("f",), 9),
     ]
+
+
+def test_each_arm_of_a_condition_that_begins_an_item_may_open_its_braces() -> None:
+    text = """#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef __cplusplus
+typedef enum : int {
+#else
+typedef enum {
+#endif
+  ONE = 1,
+} Kind;
+int declared(int i);
+#ifdef __cplusplus
+}
+#endif
+"""
+    found = [(i.kind, i.defines) for i in items_of(text) if i.kind != "directive"]
+    assert found == [("open", ()), ("typedef", ("Kind", "ONE")), ("function", ("declared",)), ("close", ())]

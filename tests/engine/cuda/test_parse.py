@@ -231,3 +231,15 @@ def test_what_is_said_of_a_node_is_worked_out_once_for_each_text(monkeypatch):
     assert text_of(third) == text_of(third) == b"{ a = 3; }"
     assert text_of(first) == b"{ a = 1; }"
     assert asked[2:] == [b"{ a = 3; }", b"{ a = 1; }"]
+
+
+def test_a_condition_around_attributes_in_a_head_ends_no_template():
+    """The template's parameter was asked for as a type that nothing defines."""
+    code = b"""template <class T, bool B>
+#if __CUDA_ARCH__ >= 700
+__launch_bounds__(128)
+#endif
+    __global__ void k(T* x) { x[0] = B; }
+"""
+    (kernel,) = parse(code, "k.cu").kernels
+    assert [kernel.name, *kernel.template_parameters] == ["k", "class T", "bool B"]

@@ -350,6 +350,26 @@ def test_what_device_code_takes_from_pytorch_has_a_meaning_without_its_headers()
     )
 
 
+def test_halves_of_pytorch_compute_with_fractions_of_other_types() -> None:
+    """ "ambiguous overload for 'operator+'": PyTorch's headers say what `Half + float` is, CUDA's alone do not."""
+    code = "__global__ void k(at::Half* x, float* y) { y[0] = x[0] + y[1] * 0.5f; y[2] = y[1] - x[1]; y[3] = x[2] * 2.0; }\n"
+    compiled(sliced(f"#include <ATen/ATen.h>\n{code}").text, "k")
+
+
+def test_the_version_of_cuda_is_known_without_its_header() -> None:
+    """The arm for CUDA 8 was compiled, whose functions are gone."""
+    code = """
+__global__ void k(float* x) {
+#if CUDA_VERSION >= 9000
+    x[0] = __shfl_xor_sync(0xffffffffu, x[0], 1);
+#else
+    x[0] = __shfl_xor(x[0], 1);
+#endif
+}
+"""
+    compiled(sliced(code).text, "k")
+
+
 def test_a_word_of_gnu_compilers_is_nothing_to_nvrtc() -> None:
     code = """#define EXTENSION __extension__
 typedef struct { EXTENSION union { struct { short d, m; }; int both; }; } block;

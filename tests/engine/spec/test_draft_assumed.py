@@ -380,3 +380,18 @@ def test_a_kernel_that_is_handed_on_is_not_said_to_be_launched_by_nobody() -> No
     (launch,) = [m for m in missing if m.startswith("the launch: ")]
     assert "hands the kernel on" in launch
     assert "k.cu:" in launch
+
+
+def test_what_divides_the_size_of_a_block_does_so_in_every_case() -> None:
+    """Heads of 3 in a row of 256: the threads of the last one met those of another, and the kernel was called racy."""
+    code = """
+__global__ void k(const float* x, float* y, int width, int head) {
+    int heads = width / head, i = threadIdx.x;
+    if (i < width) y[(blockIdx.x * heads + i / head) * head + i % head] = x[blockIdx.x * width + i];
+}
+void run(const float* x, float* y, int rows, int width, int head) { k<<<rows, width>>>(x, y, width, head); }
+"""
+    made = draft(_program(code), "k")
+    cases = [case.sizes for case in (*made.spec.check, *made.spec.time)]
+    assert all(case["width"] % case["head"] == 0 for case in cases)
+    assert len({case["head"] for case in cases}) > 1

@@ -373,3 +373,14 @@ void run(const float* x, float* y, int n, int m) {{ {launch} }}
 """
     spec = draft(program(code), "k").spec
     assert {a.name: a.value for a in spec.arguments if a.role == "scalar" and a.value} == given
+
+
+def test_which_of_many_numbers_a_launch_depends_on() -> None:
+    names = [f"a{i}" for i in range(40)]
+    listed, sums = ", ".join(f"int {n}" for n in names), " + ".join(names)
+    code = f"""
+__global__ void k(float* y, {listed}) {{ y[blockIdx.x * 32 + threadIdx.x] = {sums}; }}
+void run(float* y, {listed}) {{ k<<<a7 * 2, a33>>>(y, {", ".join(names)}); }}
+"""
+    made = draft(program(code), "k")
+    assert {n for n in names if made.spec.argument(n).value != "1"} == {"a7", "a33"}

@@ -6,8 +6,9 @@ import pytest
 
 from engine.cuda.parse import parse
 from engine.model import Program
-from engine.spec.draft import draft
+from engine.spec.draft import OriginalRuns, draft
 from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, proposal
+from engine.spec.kernel_spec import LaunchExpr
 from engine.spec.tables import comment_tables
 
 CODE = """\
@@ -22,11 +23,63 @@ __global__ void pick(const float *x, float *y, Config c, int n) {
 def test_each_gap_names_the_line_that_closes_it() -> None:
     made = draft(Program({"k.cu": CODE.encode()}, "k.cu"), "pick")
     lines = {gap.key: proposal(gap, made.text, made.spec.time[0].sizes) for gap in made.missing}
-    assert lines["launch"] == 'launch = { grid = "cdiv(n, 256)", block = "256" }'
+    assert lines["launch"] == 'launch = { grid = "1", block = "256" }'
     assert 'type = "struct:8", value = "hex:?"' in lines["args.c"]
     assert is_open(lines["args.c"])
     assert not is_open(lines["launch"])
     assert all(gap.key in lines_of(made.text) or gap.key == "launch" for gap in made.missing)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n * x[0]) y[i] = 1;",
+            'grid = "cdiv(n, 256)", block = "256"',
+        ),
+        (
+            "for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[0];",
+            'grid = "blocks", block = "256"',
+        ),
+        (
+            "int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockDim.y * blockIdx.y + threadIdx.y;"
+            " if (i < n && j < m) y[j * n + i] = 1;",
+            'grid = ["cdiv(n, 16)", "cdiv(m, 16)"], block = ["16", "16"]',
+        ),
+        (
+            "if (threadIdx.x < n) y[(blockIdx.y * m + blockIdx.x) * n + threadIdx.x] = 1;",
+            'grid = ["blocks_x", "blocks_y"], block = ["256", "1"]',
+        ),
+    ],
+)
+def test_a_launch_is_guessed_from_how_the_kernel_numbers_its_threads(body: str, line: str) -> None:
+    code = f"__global__ void k(const float *x, float *y, int n, int m) {{ {body} }}\n"
+    made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k")
+    (gap,) = [each for each in made.missing if each.key == "launch"]
+    assert proposal(gap, made.text, made.spec.time[0].sizes) == f"launch = {{ {line} }}"
+
+
+def test_a_given_launch_may_have_a_size_of_its_own() -> None:
+    code = (
+        "__global__ void k(float *y, int n) { for (int i = threadIdx.x; i < n; i += 128) y[blockIdx.x * n + i] = i; }\n"
+    )
+    launch = LaunchExpr(("rows",), ("128",))
+    runs = OriginalRuns(probe=lambda sizes: {"y": sizes["rows"] * sizes["n"]})
+    made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k", launch=launch, runs=runs)
+    assert not made.missing
+    assert made.spec.argument("y").size in ("rows*n", "n*rows")
+    assert all({"rows", "n"} == case.sizes.keys() for case in made.spec.check)
+
+
+def test_sizes_that_a_launch_would_show_are_not_asked_for_beside_it() -> None:
+    code = (
+        "__global__ void k(float *y, int n) { for (int i = threadIdx.x; i < n; i += 128) y[blockIdx.x * n + i] = i; }\n"
+    )
+    program = Program({"k.cu": code.encode()}, "k.cu")
+    made = draft(program, "k", runs=OriginalRuns(untried="no launch of 'k' was found"))
+    assert [gap.key for gap in made.missing] == ["launch"]
+    made = draft(program, "k", runs=OriginalRuns(untried="it uses CuTe"))
+    assert [gap.key for gap in made.missing] == ["args.y", "launch"]
 
 
 def test_the_proposed_lines_are_lines_of_a_spec() -> None:

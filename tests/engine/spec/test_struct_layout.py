@@ -137,6 +137,11 @@ def test_the_fields_of_a_struct_are_arguments_of_their_own() -> None:
     [
         ("Held* p", "that contains pointers ('data', 'pairs'): a spec has no pointers in buffers"),
         ("Params p", "how they lie in it is not known: 'Philox' is defined in no file"),
+        ("float** p", "'p' is a buffer of pointers ('float**'): a spec has no pointers in buffers"),
+        (
+            "const float* const* p",
+            "'p' is a buffer of pointers ('const float* const*'): a spec has no pointers in buffers",
+        ),
     ],
 )
 def test_pointers_that_no_spec_can_give_have_a_reason(parameter: str, why: str) -> None:
