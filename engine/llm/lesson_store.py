@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.errors import MachineError, UsageError
 from engine.llm.plain_words import plain
 from engine.model import Outcome
+from engine.rewrite.proposal import Proposal
 from engine.rewrite.site import Site
 from engine.search.reward import failed
 from engine.search.tree import Node
@@ -72,6 +73,16 @@ class Lesson:
         return f"{plain(self.idea)}: {what}"
 
 
+@dataclass(frozen=True)
+class KernelTraits:
+    """What makes a kernel like another: its repository, its target, the codes of its diagnosis, counts of its code."""
+
+    repository: str
+    target: str
+    signature: Sequence[str]
+    features: Mapping[str, float]
+
+
 def features_of(site: Site) -> dict[str, float]:
     """A kernel's features by name: what its syntax tree holds, as counts, and the shape of its launch.
 
@@ -116,20 +127,18 @@ def lesson_of(
     if ratio is None and not failed(evaluation.outcome):
         return None
     predicted = after.predicted if after is not None else False
+    kernel = KernelTraits(repository, target, signature, features_of(site))
+    return lesson_from(kernel, proposal, evaluation.outcome, ratio, predicted=predicted)
+
+
+def lesson_from(
+    kernel: KernelTraits, edit: Proposal, outcome: Outcome, ratio: float | None, *, predicted: bool
+) -> Lesson:
+    """What an edit of a kernel taught: its ratio, unless it failed."""
     return Lesson(
-        repository, target, tuple(signature), features_of(site), proposal.proposer, proposal.rule, plain(proposal.summary),
-        evaluation.outcome, None if failed(evaluation.outcome) else ratio, predicted,
+        kernel.repository, kernel.target, tuple(kernel.signature), kernel.features, edit.proposer, edit.rule, plain(edit.summary),
+        outcome, None if failed(outcome) else ratio, predicted,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class KernelTraits:
-    """What makes a kernel like another: its repository, its target, the codes of its diagnosis, counts of its code."""
-
-    repository: str
-    target: str
-    signature: Sequence[str]
-    features: Mapping[str, float]
 
 
 class Memory:

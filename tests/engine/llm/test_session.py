@@ -17,7 +17,6 @@ from engine.llm.budget import Limit, Price
 from engine.llm.feed import Background, LlmFeed
 from engine.llm.judge import MOST_JUDGED, Calibration
 from engine.llm.lesson_store import Memory
-from engine.llm.lessons import MemorySettings
 from engine.llm.node_context import Diagnosed
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.proposer import LlmProposer
@@ -31,6 +30,7 @@ from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.settings.config import Model, parse_config
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
