@@ -13,8 +13,8 @@ without repairs unless told. Questions and answers are files, as for `benchmarks
 Every program from leetgpu-challenges, accepted or refused, is then put through the challenge's own tests (`benchmarks/torch_judge.py`).
 KernelBench's problems have none of a size that a CPU can run.
 
-`read kernelbench` gives every problem's own file to the engine as `--reference FILE.py:Model` does, and asks it for the outputs of every check
-of the task; no model is asked.
+`read kernelbench` gives every problem's own file to the engine as `--reference FILE.py:Model` does, and asks it for the outputs of every
+check of the task; no language model is asked.
 
 Exit code 0 when no accepted program failed a test, 1 otherwise or when a run failed, 4 when questions wait.
 """

@@ -188,9 +188,8 @@ def test_a_task_takes_the_names_of_the_modules_parameters(tmp_path: Path) -> Non
 
 @needs_sandbox
 def test_every_check_of_a_task_is_asked_of_the_problems_own_file(tmp_path: Path) -> None:
-    (tmp_path / "relu.py").write_text(TORCH + "class Model(torch.nn.Module):\n    def forward(self, x):\n        return %s\n" % (
-        "Tensor(np.maximum(x.array, 0))"
-    ))  # fmt: skip
+    model = "class Model(torch.nn.Module):\n    def forward(self, x):\n        return Tensor(np.maximum(x.array, 0))\n"
+    (tmp_path / "relu.py").write_text(TORCH + model)
     folder = torch_tasks.FOLDER / "kernelbench" / "level1_19_ReLU"
     found = torch_tasks.read_one(tmp_path / "relu.py", folder)
     assert (found["takes"], found["error"]) == (["x"], "")

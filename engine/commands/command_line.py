@@ -185,7 +185,7 @@ def _generate(verbs: Verbs) -> None:
     parser.add_argument(
         "--reference",
         metavar="FILE.py:FUNCTION",
-        help="reference function in NumPy or CuPy (default: drafted by the model)",
+        help="reference: a function in NumPy, CuPy or PyTorch, or a module of PyTorch (default: drafted by the model)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the .cu file (default: in the work folder)")
     parser.add_argument(
