@@ -143,7 +143,11 @@ class Speeds:
             time_us = self._time_us(built, full, counts)
             self._doubt(built, full, runs, counted.held_out(sizes), time_us)
             times.append(time_us)
-            moved_by.append(footprint(built.binary, full.launches, counts, self.predictor.code(built.binary)))
+            moved_by.append(
+                footprint(
+                    built.binary, full.launches, counts, self.predictor.code(built.binary), self.predictor.figures
+                )
+            )
         self._footprints[built.identity] = moved_by
         return times
 

@@ -362,6 +362,6 @@ def diagnoser(insight: Known | None, build: Callable[[Program], Built]) -> Calla
             for step in profile.steps[:1]
             for name, counter in step.counters.items()
         }
-        return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
+        return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes), pipes_us=profile.pipes_us)
 
     return diagnose

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.model import Binary, LaunchConfig
+from engine.predict.pipe_times import FP32, TENSOR
 
 # To microseconds and to bytes. Nsight Compute changed "nsecond" to "ns" in 2024 and prefixes units unless told not to.
 _TIME_US = {
@@ -153,7 +154,8 @@ class StepProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiler said of one candidate, one entry per step. `version` is the profiler's own."""
+    """What the profiler said of one candidate, one entry per step. `version` is the profiler's own, `predicted_us` what a prediction
+    gives in the place of its pipes' counters."""
 
     key: str
     metrics: str
@@ -161,6 +163,20 @@ class Profile:
     steps: tuple[StepProfile, ...]
     version: str = ""
     notes: tuple[str, ...] = ()
+    predicted_us: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def pipes_us(self) -> Mapping[str, float]:
+        """For how long the program keeps each arithmetic pipe busy, in microseconds: less than that it cannot take as it is written."""
+        if self.predicted_us:
+            return self.predicted_us
+        found: dict[str, float] = {}
+        for pipe, metric in ((FP32, FMA_PCT), (TENSOR, TENSOR_PCT)):
+            for step in self.steps:
+                busy, time_us = step.get(metric), step.duration_us
+                if busy is not None and time_us is not None:
+                    found[pipe] = found.get(pipe, 0.0) + busy / 100 * time_us
+        return found
 
     @property
     def duration_us(self) -> float | None:

@@ -85,8 +85,9 @@ def grown(data=None):
     return spec, node
 
 
-def context_of(spec, node, **more):
-    diagnosed = Diagnosed(SENTENCES, {"dram__bytes.sum": "134217728 byte", "gpu__time_duration.sum": "501.2 us"})
+def context_of(spec, node, pipes_us=None, **more):
+    counters = {"dram__bytes.sum": "134217728 byte", "gpu__time_duration.sum": "501.2 us"}
+    diagnosed = Diagnosed(SENTENCES, counters, pipes_us=pipes_us or {})
     return make_context(node, spec, Target(), counters=COUNTERS, diagnosed=diagnosed, **more)
 
 
@@ -316,6 +317,23 @@ def test_a_prompt_tells_the_best_program_the_best_sibling_and_the_floor():
         "Its arrays hold 134 MB (rows=4096), which take 32.2 us to move at 4.17 TB/s; this version takes 18 times that."
     )
     assert floor in text
+
+
+def test_the_floor_is_that_of_the_pipe_which_binds():
+    """A product of matrices was told that it takes 60 times what its arrays take to move; its fp32 pipe was at its peak."""
+    spec, node = grown()
+    spec = replace(spec, time=spec.time[:1])
+
+    def told(**pipes):
+        return context_of(spec, node.path()[1], pipes).floor
+
+    copied = "Its arrays hold 134 MB (rows=4096), which take 32.2 us to move at 4.17 TB/s"
+    assert told(fp32=20.0, special=30.0) == f"{copied}; this version takes 18 times that."
+    assert told(fp32=20.0, special=290.0) == (
+        f"{copied}. Arithmetic binds it, not memory: as it is written, it keeps the special busy for 290 us; "
+        "this version takes 2 times that. Below that it takes less or cheaper arithmetic, or another pipe."
+    )
+    assert "this version takes no longer than that." in told(fp32=600.0)
 
 
 def branched():

@@ -22,7 +22,7 @@ from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
-from engine.profile.counters import Counter, Profile, StepProfile
+from engine.profile.counters import DURATION, FMA_PCT, Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.run.optimization import Options, optimize
 from engine.search.journal import Journal
@@ -195,7 +195,12 @@ class Profiler:
         return self.answers.setdefault(node.program.digest, Future())
 
     def answer(self):
-        step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), {"dram__bytes.sum": Counter(3.5e6, "byte")})
+        counters = {
+            "dram__bytes.sum": Counter(3.5e6, "byte"),
+            DURATION: Counter(8e3, "ns"),
+            FMA_PCT: Counter(75.0, "%"),
+        }
+        step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), counters)
         found = Diagnosis("memory", "memory-bound", (Finding("uncoalesced", "strided", 0.9),))
         for future in self.answers.values():
             future.set_result((found, Profile("", "full", 0, (step,))))
@@ -218,7 +223,8 @@ def test_a_node_that_is_asked_about_is_diagnosed_first():
     profiler.answer()
     told = diagnose(node, 5.0)
     assert told.codes == ("memory_bound", "uncoalesced")
-    assert told.counters == {"dram__bytes.sum": "3.5e+06 byte"}
+    assert told.counters["dram__bytes.sum"] == "3.5e+06 byte"
+    assert told.pipes_us == {"fp32 pipe": pytest.approx(6.0)}  # three quarters of 8 us
     assert diagnoser(None, lambda program: program)(node, 5.0) == Diagnosed()
 
 
