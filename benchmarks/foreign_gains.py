@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.examples import head, optiml  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.foreign import misplaced  # noqa: E402
 
 SCHEMA = "optiml.foreign_gains/1"
@@ -52,7 +52,7 @@ def searched(kernel: dict[str, Any], options: argparse.Namespace) -> dict[str, A
     if not (out / "result.json").is_file() and not options.there:
         folder = options.checkouts / kernel["repository"].replace("/", "__")
         command = [
-            "optiml",
+            optiml(),
             "optimize",
             f"{kernel['file']}:{kernel['kernel']}",
             "--device",

@@ -76,6 +76,8 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 def memory_settings(arguments: argparse.Namespace, root: Path, seed: int = 0) -> MemorySettings | None:
     """Which lessons the options of `add_memory` ask for, in the repository at `root`; None without `--memory`."""
     if not arguments.memory:
+        if unused := [f"--memory-{name}" for name in ("file", "across") if getattr(arguments, f"memory_{name}")]:
+            raise UsageError("has no effect without --memory", unused[0], "add --memory, or omit it")
         return None
     from engine.settings.memory_settings import MemorySettings, default_path
 
