@@ -73,11 +73,17 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-across", action="store_true", help="also use lessons of other repositories")
 
 
+def check_memory(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where `add_memory` read options that only `--memory` gives an effect."""
+    unused = [f"--memory-{name}" for name in ("file", "across") if getattr(arguments, f"memory_{name}")]
+    if unused and not arguments.memory:
+        raise UsageError("has no effect without --memory", unused[0], "add --memory, or omit it")
+
+
 def memory_settings(arguments: argparse.Namespace, root: Path, seed: int = 0) -> MemorySettings | None:
     """Which lessons the options of `add_memory` ask for, in the repository at `root`; None without `--memory`."""
+    check_memory(arguments)
     if not arguments.memory:
-        if unused := [f"--memory-{name}" for name in ("file", "across") if getattr(arguments, f"memory_{name}")]:
-            raise UsageError("has no effect without --memory", unused[0], "add --memory, or omit it")
         return None
     from engine.settings.memory_settings import MemorySettings, default_path
 
