@@ -26,6 +26,8 @@ from engine.spec.kernel_spec import KernelSpec
 
 _MOST_DIFF_LINES = 60
 _MOST_TRIED = 16
+_MOST_PARTS, _LEAST_PART = 3, 0.1  # of a predicted time, and of its largest part. Ours
+_NEAR_ROOF = 2.0  # times a floor, from which on the floor itself has to be lowered. Ours
 _AT_ROOF = 1.05  # times a floor that are the floor, as far as its figures are known. Ours
 # Lines that leave figures open are none of the spec: who edits the kernel has to see them.
 _SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:(?![ \t]*(?:tune|where)[ \t]+[^\s=.])[^\n]*\n?", re.M)
@@ -33,14 +35,15 @@ _SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:(?![ \t]*(?:tune|where)[ \t]+[^
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """What profiling one program gave: sentences, the counters as text by name, the codes of the findings, and for how long it keeps each
-    arithmetic pipe busy, in microseconds. `pending`: more is to come."""
+    """What profiling one program gave: sentences, the counters as text by name, the codes of the findings, for how long it keeps each
+    arithmetic pipe busy, and the parts of a predicted time, both in microseconds. `pending`: more is to come."""
 
     sentences: tuple[str, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
     pending: bool = False
     pipes_us: Mapping[str, float] = field(default_factory=dict)
+    parts_us: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def make_context(
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
     diagnosed = diagnosed or Diagnosed()
-    floor = _floor(node, spec, target, diagnosed.pipes_us)
+    floor = " ".join(filter(None, (_floor(node, spec, target, diagnosed.pipes_us), _parts(diagnosed.parts_us))))
     return Context(place, target, tuple(lineage), tuple(tried), diagnosed, tuple(memory), steps, floor=floor)
 
 
@@ -162,10 +165,19 @@ def _floor(node: Node, spec: KernelSpec, target: Target, pipes_us: Mapping[str, 
     pipe = max(pipes_us, key=lambda name: pipes_us[name], default="")
     if not pipe or pipes_us[pipe] <= copy_us:
         return f"{told}; this version {_against(timing.candidate_us / copy_us)}."
-    return (
-        f"{told}. Arithmetic binds it, not memory: as it is written, it keeps the {pipe} busy for {pipes_us[pipe]:.3g} us; this version "
-        f"{_against(timing.candidate_us / pipes_us[pipe])}. Below that it takes less or cheaper arithmetic, or another pipe."
+    factor = timing.candidate_us / pipes_us[pipe]
+    told += (
+        f". Its roof is arithmetic, not memory: as it is written, it keeps the {pipe} busy for {pipes_us[pipe]:.3g} us; this version "
+        f"{_against(factor)}."
     )
+    return told + (" Below that it takes less or cheaper arithmetic, or another pipe." if factor < _NEAR_ROOF else "")
+
+
+def _parts(parts_us: Mapping[str, float]) -> str:
+    """The largest parts of a predicted time."""
+    largest = sorted(parts_us.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    told = [f"{name} {us:.3g} us" for name, us in largest if us >= _LEAST_PART * largest[0][1] > 0]
+    return f"The largest parts of the prediction, which overlap: {', '.join(told)}." if told else ""
 
 
 def _against(factor: float) -> str:

@@ -18,13 +18,14 @@ _SECTOR = 32
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes asked of L2 and warp instructions executed over all steps, the accesses that they were worked out from, and for how long
-    the instructions keep each arithmetic pipe busy, in microseconds."""
+    """Bytes asked of L2 and warp instructions executed over all steps, the accesses that they were worked out from, for how long the
+    instructions keep each arithmetic pipe busy, and the parts of the predicted time, both in microseconds."""
 
     moved_bytes: float
     instructions: float
     counts: AccessCounts
     pipes_us: Mapping[str, float] = field(default_factory=dict)
+    parts_us: Mapping[str, float] = field(default_factory=dict)
 
 
 def footprint(

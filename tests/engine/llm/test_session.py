@@ -22,6 +22,8 @@ from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
+from engine.predict.counts import AccessCounts
+from engine.predict.footprint import Footprint
 from engine.profile.counters import DURATION, FMA_PCT, Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.run.optimization import Options, optimize
@@ -226,6 +228,29 @@ def test_a_node_that_is_asked_about_is_diagnosed_first():
     assert told.counters["dram__bytes.sum"] == "3.5e+06 byte"
     assert told.pipes_us == {"fp32 pipe": pytest.approx(6.0)}  # three quarters of 8 us
     assert diagnoser(None, lambda program: program)(node, 5.0) == Diagnosed()
+
+
+@pytest.mark.parametrize(
+    ("bound", "parts", "codes"),
+    [
+        ("unknown", {"compute": 9.0, "shared memory": 70.0}, ("shared_queue_stalls", "uncoalesced")),
+        ("unknown", {"atomics": 9.0}, ("unknown_bound", "uncoalesced")),
+        ("unknown", {}, ("unknown_bound", "uncoalesced")),
+        ("memory", {"compute": 9.0}, ("memory_bound", "uncoalesced")),
+    ],
+)
+def test_the_largest_part_of_a_prediction_stands_for_a_bound_that_only_counters_name(bound, parts, codes):
+    """A tiled product was shown no technique: its only code was that the bottleneck is unknown."""
+    moved = Footprint(1.0, 1.0, AccessCounts(()), {"fp32 pipe": 2.0}, parts)
+
+    class Predicted:
+        def known(self, digest):
+            return Diagnosis(bound, "", (Finding("uncoalesced", "strided", 0.9),)), Profile(
+                "", "predicted", 0, (), predicted=moved
+            )
+
+    told = diagnoser(Predicted(), lambda program: program)(evaluated(), 0.0)
+    assert (told.codes, told.parts_us, told.pipes_us) == (codes, parts, {"fp32 pipe": 2.0})
 
 
 def test_a_question_is_asked_though_its_node_cannot_be_profiled():
