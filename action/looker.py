@@ -27,9 +27,9 @@ from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 
 if TYPE_CHECKING:
-    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
+    from engine.settings.memory_settings import MemorySettings
 
 
 @dataclass(frozen=True)

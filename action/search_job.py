@@ -52,9 +52,9 @@ from engine.settings.config_text import ConfigError
 from engine.settings.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
+    from engine.settings.memory_settings import MemorySettings
 
 _ALL = Share()
 _RANKING = 0.1  # the share of the whole time that ordering kernels may take, where too many changed
@@ -343,7 +343,7 @@ def _memory(request: Request, config: Config, clone: Path) -> MemorySettings | N
     """Lessons of earlier runs, of this clone's repository: a fork's code neither reads nor writes them."""
     if not config.search.memory or request.fork:
         return None
-    from engine.llm.lessons import MemorySettings, default_path
+    from engine.settings.memory_settings import MemorySettings, default_path
 
     return MemorySettings(default_path(), str(clone.resolve()))
 

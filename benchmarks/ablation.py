@@ -146,9 +146,9 @@ def _run(
     shared: SharedMachine, place: Place, kernel: str, seed: int, candidates: int, arm: Mapping[str, Any], lessons: Sequence[Path]
 ) -> dict[str, Any]:  # fmt: skip
     from engine.llm.lesson_store import Memory
-    from engine.llm.lessons import MemorySettings
     from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
+    from engine.settings.memory_settings import MemorySettings
     from engine.tune.inner import TunerPart
 
     with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
@@ -214,10 +214,10 @@ def _lessons_of(place: Place, kernel: str) -> Path:
 def _learn(place: Place, settings: Settings, kernel: str) -> int:
     """One run with an empty memory; how many lessons it left."""
     from engine.llm.lesson_store import Memory
-    from engine.llm.lessons import MemorySettings
     from engine.run.machine import make_machine
     from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
+    from engine.settings.memory_settings import MemorySettings
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")

@@ -13,15 +13,20 @@ without repairs unless told. Questions and answers are files, as for `benchmarks
 Every program from leetgpu-challenges, accepted or refused, is then put through the challenge's own tests (`benchmarks/torch_judge.py`).
 KernelBench's problems have none of a size that a CPU can run.
 
+`read kernelbench` gives every problem's own file to the engine as `--reference FILE.py:Model` does, and asks it for the outputs of every
+check of the task; no language model is asked.
+
 Exit code 0 when no accepted program failed a test, 1 otherwise or when a run failed, 4 when questions wait.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
+import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,9 +47,17 @@ from benchmarks.torch_reference import (
     leetgpu_reference,
     leetgpu_tasks,
 )
+from engine.errors import OptimlError
+from engine.generate.check_cases import TaskError
+from engine.generate.oracle import Oracle, prepare, read_reference
 from engine.generate.task import Task, read_task
+from engine.model import Program
+from engine.process.sandbox import sandbox
+from engine.spec.reader import specs_in
+from engine.verify.plan import plan
 
 SCHEMA = "optiml.torch_tasks/1"
+READ = "optiml.torch_read/1"
 FOLDER = ROOT / "benchmarks" / "torch_tasks"
 SETS = ("leetgpu", "kernelbench")
 COUNT, SEED = 20, 0
@@ -56,7 +69,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Generate kernels for tasks that others wrote in PyTorch.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("draw", "run"):
+    for verb in ("draw", "run", "read"):
         one = verbs.add_parser(verb)
         one.add_argument("set", choices=SETS)
         one.add_argument("--checkout", type=Path, required=True, help="a checkout of the set's repository")
@@ -70,12 +83,17 @@ def main(given: Sequence[str] | None = None) -> int:
     run.add_argument("--repairs", type=int, default=0, help="how often a kernel goes back to the model (default: 0)")
     run.add_argument("--work", type=Path, default=ROOT / ".optiml" / "torch_tasks", help="where each run's folder goes")
     run.add_argument("--keep", action="store_true", help="go on from the work folder: what has ended is not run again")
-    run.add_argument("--record", type=Path, help="the JSON record to write")
+    for verb in ("run", "read"):
+        verbs.choices[verb].add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
     names = tasks_of(options.set, options.checkout, options.count, options.seed)
     if options.verb == "draw":
         print("\n".join(names))
         return 0
+    if options.verb == "read":
+        if options.set != "kernelbench":
+            parser.error("read is for kernelbench: a challenge of leetgpu is no module")
+        return read_all(options, names, given)
     unknown = sorted(set(options.names) - set(names))
     if unknown:
         parser.error(f"the draw has no task {unknown[0]}")
@@ -114,6 +132,47 @@ def run_set(options: argparse.Namespace, names: Sequence[str], given: Sequence[s
     if finish(record, options.record, table(record), place.questions):
         return WAITING
     return 1 if any(task["error"] for task in tasks) or record["summary"]["accepted_but_failed"] else 0
+
+
+def read_all(options: argparse.Namespace, names: Sequence[str], given: Sequence[str] | None) -> int:
+    """Ask every problem's own file, and write the record; exit code 1 where one could not be asked."""
+    begin = datetime.datetime.now(datetime.UTC)
+    rows = []
+    for name in names:
+        row = {
+            "task": name_of(name),
+            **read_one(options.checkout / "KernelBench" / f"{name}.py", FOLDER / options.set / name_of(name)),
+        }
+        print(f"{row['task']}: {row['error'] or str(row['checks']) + ' checks answered'}", flush=True)
+        rows.append(row)
+    record = {**head(READ, __file__, given, begin), "checkout": checkout_commit(options.checkout), "rows": rows}
+    if options.record:
+        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return int(any(row["error"] for row in rows))
+
+
+def read_one(file: Path, folder: Path) -> dict[str, Any]:
+    """What a module takes, and how many checks of the task it answers, or the error."""
+    found: dict[str, Any] = {"takes": [], "checks": 0, "error": ""}
+    try:
+        with contextlib.closing(Oracle(read_reference(f"{file}:Model"), sandbox())) as oracle:
+            found["takes"] = [*oracle.required, *oracle.optional]
+            task = read_task(named_as_module(folder), required=oracle.required, known=found["takes"], cpu=True)
+            spec = specs_in(Program({"k.cu": task.file(("",)).encode()}, "k.cu"), None)[0]
+            for check in plan(spec, random.Random(SEED)):
+                prepare(spec, task, [oracle], [check])
+                found["checks"] += 1
+    except (OptimlError, TaskError) as error:
+        found["error"] = str(error)
+    return found
+
+
+def named_as_module(folder: Path) -> str:
+    """The text of a task whose weights have the names of the module's parameters."""
+    text, weights = (folder / "task.md").read_text(encoding="utf-8"), folder / "parameters.json"
+    for name, parameter in (json.loads(weights.read_text(encoding="utf-8")) if weights.is_file() else {}).items():
+        text = text.replace(f'"{name}"', f'"{parameter.replace(".", "_")}"')
+    return text
 
 
 def name_of(name: str) -> str:

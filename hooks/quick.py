@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.compile.cache import DiskCache
     from engine.run.machine import Machine
     from engine.settings.config import Config
+    from engine.settings.memory_settings import MemorySettings
     from hooks.targets import Target
 
 _LEAST_S = 3.0  # a search below that finds nothing: validating a spec takes about as long
@@ -34,6 +35,16 @@ class Suggestion:
     line: int
     verdict: str
     patch: bytes
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched: kernels that differ from `commit` ("": all), until the `deadline` (of time.monotonic), with lessons or without."""
+
+    config: Config
+    commit: str
+    deadline: float
+    memory: MemorySettings | None = None
 
 
 @dataclass
@@ -52,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from engine.commands.options import Parser
+    from engine.commands.options import Parser, add_memory, memory_settings
     from engine.settings.config import load_config
     from hooks.worktree import toplevel
 
@@ -69,6 +80,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_argument(
         "--budget", metavar="N", help="seconds for all files together, e.g. 20s (default: the settings')"
     )
+    add_memory(parser)
     given = parser.parse_args(arguments)
 
     root = toplevel(Path.cwd())
@@ -89,8 +101,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(f"note: {nothing_named(commit)}")
         return 0
     gpu = Path("/dev/nvidiactl").exists()
-    common = [commit, budget, config.thresholds.speedup, config.targets, gpu]
-    found = _search(root, paths, common, config, commit, begin + budget)
+    memory = memory_settings(given, root)
+    common = [commit, budget, config.thresholds.speedup, config.targets, gpu, repr(memory)]
+    found = _search(root, paths, common, Search(config, commit, begin + budget, memory))
     if answered := [path for path in paths if found[path].answered]:
         print(show(f"note: nothing changed since the last search, so its results are shown: {', '.join(answered)}"))
     applied = False
@@ -107,9 +120,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     return int(applied or (anything and config.quick.fail))
 
 
-def _search(
-    root: Path, paths: Sequence[str], common: object, config: Config, commit: str, deadline: float
-) -> dict[str, Found]:
+def _search(root: Path, paths: Sequence[str], common: object, asked: Search) -> dict[str, Found]:
     cache, keys = _cache(), _keys(root, paths, common)
     found: dict[str, Found] = {}
     for path in paths:
@@ -118,7 +129,7 @@ def _search(
             found[path] = _unpacked(*kept)
     missing = [path for path in paths if path not in found]
     if missing:
-        fresh = search(root, missing, config, commit, deadline)
+        fresh = search(root, missing, asked)
         for path, result in fresh.items():
             if result.complete:
                 cache.put(keys[path], *_packed(result))
@@ -151,19 +162,20 @@ def _keys(root: Path, paths: Sequence[str], common: object) -> dict[str, str]:
     return {path: hashlib.sha256(json.dumps([*parts, path]).encode()).hexdigest() for path in paths}
 
 
-def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadline: float) -> dict[str, Found]:
-    """Search the changed kernels of the files until the deadline (of time.monotonic), each for an equal share of the time.
+def search(root: Path, paths: Sequence[str], asked: Search) -> dict[str, Found]:
+    """Search the changed kernels of the files until the deadline, each for an equal share of the time.
 
     Raises MachineError where this machine cannot evaluate anything.
     """
     from engine.errors import OptimlError
     from hooks.targets import targets_in
 
+    config = asked.config
     found = {path: Found() for path in paths}
     targets: list[Target] = []
     for path in paths:
         try:
-            there = targets_in(root, path, commit)
+            there = targets_in(root, path, asked.commit)
         except OptimlError as error:
             found[path].notes.append(f"not searched: {error}")
             continue
@@ -187,19 +199,19 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
         machine = make_machine(device="cpu", arch=config.targets[0])
     try:
         for index, target in enumerate(targets):
-            share = (deadline - time.monotonic()) / (len(targets) - index)
+            share = (asked.deadline - time.monotonic()) / (len(targets) - index)
             result = found[target.path]
             if share < _LEAST_S:
                 result.complete = False
                 result.notes.append(f"{target.path}: {target.kernel}: not searched: out of budget")
                 continue
-            _one(root, target, share, config.thresholds.speedup, machine, result)
+            _one(root, target, share, asked, machine, result)
     finally:
         machine.close()
     return found
 
 
-def _one(root: Path, target: Target, share_s: float, least: float, machine: Machine, found: Found) -> None:
+def _one(root: Path, target: Target, share_s: float, asked: Search, machine: Machine, found: Found) -> None:
     from engine.errors import OptimlError
     from engine.evaluate.contained import unexpected
     from engine.run.optimization import Options, optimize
@@ -208,7 +220,8 @@ def _one(root: Path, target: Target, share_s: float, least: float, machine: Mach
 
     name = f"{target.path}: {target.kernel}"
     with scratch_folder() as folder:
-        options = Options(root / target.path, target.kernel, Budget(seconds=_SEARCHED * share_s), out=folder)
+        budget, least = Budget(seconds=_SEARCHED * share_s), asked.config.thresholds.speedup
+        options = Options(root / target.path, target.kernel, budget, out=folder, memory=asked.memory)
         try:
             with _limit(_OVER * share_s):
                 result, out = optimize(options, machine)

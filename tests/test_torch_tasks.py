@@ -28,6 +28,7 @@ from benchmarks.torch_reference import (
 )
 from engine.generate.task import Task, read_task
 from engine.process.sandbox import available
+from tests.engine.generate.test_oracle import TORCH
 
 FOLDERS = sorted(path.parent for path in torch_tasks.FOLDER.glob("*/*/sentence.txt"))
 needs_sandbox = pytest.mark.skipif(not available()[0], reason="untrusted code runs in a sandbox only")
@@ -174,6 +175,25 @@ def test_a_task_can_be_read_and_its_sentence_names_the_parameters_in_order(folde
     extra = folder / "parameters.json"
     if extra.is_file():
         assert set(json.loads(extra.read_text())) <= {a.name for a in task.inputs}
+
+
+def test_a_task_takes_the_names_of_the_modules_parameters(tmp_path: Path) -> None:
+    folder = torch_tasks.FOLDER / "kernelbench" / "level2_12_Gemm_Multiply_LeakyReLU"
+    task = read_task(torch_tasks.named_as_module(folder), required=("x", "gemm_weight", "gemm_bias"), cpu=True)
+    assert [a.name for a in task.inputs] == ["x", "gemm_weight", "gemm_bias"]
+    found = torch_tasks.read_one(tmp_path / "nowhere.py", folder)
+    assert found["checks"] == 0
+    assert "cannot be read" in found["error"]
+
+
+@needs_sandbox
+def test_every_check_of_a_task_is_asked_of_the_problems_own_file(tmp_path: Path) -> None:
+    model = "class Model(torch.nn.Module):\n    def forward(self, x):\n        return Tensor(np.maximum(x.array, 0))\n"
+    (tmp_path / "relu.py").write_text(TORCH + model)
+    folder = torch_tasks.FOLDER / "kernelbench" / "level1_19_ReLU"
+    found = torch_tasks.read_one(tmp_path / "relu.py", folder)
+    assert (found["takes"], found["error"]) == (["x"], "")
+    assert found["checks"] > 4
 
 
 def test_there_are_twenty_tasks_of_each_set() -> None:

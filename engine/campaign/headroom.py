@@ -5,16 +5,15 @@ The roofline is that of Williams et al. 2009. A prediction, never a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.cpu import CpuMachine
 from engine.cuda.load import load_program
 from engine.evaluate.speeds import Speeds
+from engine.predict.pipe_times import pipe_times_us
 from engine.predict.predictor import Predictor
-from engine.predict.sass import KernelCode
-from engine.predict.targets import Figures, figures_for
+from engine.predict.targets import figures_for
 from engine.predict.timing_model import executions
 from engine.run.machine import Machine
 from engine.spec.data import buffer_elements
@@ -58,7 +57,7 @@ def predicted_headroom(spec: KernelSpec, spec_path: str | None, file: Path, root
         for entry, launch, counted in zip(built.binary.entries, launches, found.counts.kernels, strict=True):
             if entry in code:
                 runs = executions(code[entry], counted, launch)
-                floor_us = max(floor_us, pipes_us(code[entry], runs, figures))
+                floor_us = max(floor_us, *pipe_times_us(code[entry], runs, figures).values())
     return Headroom(measurement.cases[0].original_us, floor_us)
 
 
@@ -70,14 +69,3 @@ def compulsory_bytes(spec: KernelSpec, case: Case) -> int:
         for a in spec.arguments
         if a.role != "scalar"
     )
-
-
-def pipes_us(code: KernelCode, runs: Sequence[float], figures: Figures) -> float:
-    """The least time in which the SMs can execute a kernel's arithmetic: of each pipe alone, the longest."""
-    executed = list(zip(code.loops, runs, strict=True))
-    clocks = max(
-        sum(loop.fp32 * run for loop, run in executed) * 32 / figures.fp32_lanes,
-        sum(loop.fp64 * run for loop, run in executed) * 32 / figures.fp64_lanes,
-        sum(loop.mufu * run for loop, run in executed) * 32 / figures.mufu_lanes,
-    )
-    return clocks / figures.target.multiprocessors / figures.clock_hz * 1e6

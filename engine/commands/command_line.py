@@ -14,6 +14,7 @@ from engine.commands.options import (
     add_limit,
     add_llm,
     add_machine,
+    add_memory,
     add_profile,
 )
 
@@ -105,16 +106,7 @@ def _optimize(verbs: Verbs) -> None:
     parser.add_argument(
         "--proposers", default="rules", metavar="LIST", help="proposers of edits: rules, tuner, llm (default: rules)"
     )
-    parser.add_argument(
-        "--memory",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="read and write lessons of earlier runs (default: --no-memory)",
-    )
-    parser.add_argument(
-        "--memory-file", type=Path, metavar="FILE", help="database of lessons (default: in the user's cache)"
-    )
-    parser.add_argument("--memory-across", action="store_true", help="also use lessons of other repositories")
+    add_memory(parser)
     add_machine(parser)
     add_cluster(parser)
     parser.add_argument("--per-device", action="store_true", help="run one search per kind of device")
@@ -193,7 +185,7 @@ def _generate(verbs: Verbs) -> None:
     parser.add_argument(
         "--reference",
         metavar="FILE.py:FUNCTION",
-        help="reference function in NumPy or CuPy (default: drafted by the model)",
+        help="reference: a function in NumPy, CuPy or PyTorch, or a module of PyTorch (default: drafted by the model)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the .cu file (default: in the work folder)")
     parser.add_argument(
@@ -230,6 +222,7 @@ def _generate(verbs: Verbs) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     add_profile(parser)
+    add_memory(parser)
     add_machine(parser)
     add_llm(parser, concurrency=4, plan="model that makes the plans (default: the model itself)")
 
@@ -270,6 +263,7 @@ def _tune(verbs: Verbs) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: .optiml/<file>-<kernel>-tune/)"
     )
     parser.add_argument("--resume", action="store_true", help="resume the run in the output folder")
+    add_memory(parser)
     add_llm(parser, concurrency=1, plan="model that plans the template (default: none)", optional=True)
     add_machine(parser)
     add_cluster(parser)

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.commands.again import again, go_on
 from engine.commands.llm_settings import llm_settings
 from engine.commands.optimize import check_machine, machine_of, parse_budget
-from engine.commands.options import parse_proposers
+from engine.commands.options import memory_settings, parse_proposers
 from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.generate.generation import GenerateOptions, Told, generate, sentence_of
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = llm_settings(arguments)
     work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
 
-    config, _ = load_config(repository_root(Path.cwd() / "any"))
+    root = repository_root(Path.cwd() / "any")
+    config, _ = load_config(root)
     quiet = arguments.format == "json"
     interrupt = budget.interrupt if budget is not None else Interrupt()
     screen = Screen(budget or Budget(), quiet=quiet)
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             strategies=strategies, seeds=arguments.seeds, repairs=arguments.repairs, seed=arguments.seed, proposers=proposers,
             guardrails=config.guardrails, targets=config.targets, profile=arguments.profile,
             command=("optiml", *sys.argv[1:]), interrupt=interrupt,
+            memory=memory_settings(arguments, root, arguments.seed),
         )  # fmt: skip
         with interrupt.heard(), screen:
             machine = machine_of(arguments)

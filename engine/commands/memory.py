@@ -14,8 +14,8 @@ from engine.commands.json_answer import print_json
 from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.llm.lesson_store import Memory
-from engine.llm.lessons import default_path
 from engine.report.console import Console
+from engine.settings.memory_settings import default_path
 
 SCHEMA = "optiml.memory/1"
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.capture.recorded_spec import recorded_spec
+from engine.commands.options import memory_settings
 from engine.commands.targets import KernelTarget, expand
 from engine.cuda.load import add_headers, kernels_of_headers, repository_root
 from engine.cuda.parse import parse
 from engine.errors import OptimlError, UsageError
-from engine.llm.lessons import MemorySettings, default_path
 from engine.llm.session import LlmSettings
 from engine.report.run_folder import read_result
 from engine.report.safe_text import clean
@@ -97,7 +97,7 @@ class KernelRun:
             spec=(spec, ready.spec_path),
             proposers=self._proposers,
             llm=self._llm,
-            memory=self._memory(root),
+            memory=memory_settings(arguments, root, arguments.seed),
             notes=_notes(ready),
         )
         settled = settle(options, out, self._machine, fresh=self._arguments.fresh)
@@ -109,13 +109,6 @@ class KernelRun:
         with Live(options.budget, "setting up and validating the spec", quiet=self._quiet) as live:
             result, folder = optimize(options, self._machine, self.on_progress or live.update)
         return result, folder, root
-
-    def _memory(self, root: Path) -> MemorySettings | None:
-        arguments = self._arguments
-        if not arguments.memory:
-            return None
-        path = arguments.memory_file or default_path()
-        return MemorySettings(path, str(root), across=arguments.memory_across, seed=arguments.seed)
 
     def _say_assumed(self, target: KernelTarget, ready: ReadySpec) -> None:
         where = "a recorded launch" if ready.source == "recorded" else "the source"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.commands.again import go_on
-from engine.commands.options import check_model_is_asked, parse_proposers
+from engine.commands.options import check_memory, check_model_is_asked, parse_proposers
 from engine.commands.targets import KernelTarget, parse_targets
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.process.interrupt import Interrupt
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises. Of several kernels, 1 where one failed."""
     budget = replace(parse_budget(arguments.budget), exhaust=arguments.exhaust)
     check_machine(arguments)
+    check_memory(arguments)
     targets = parse_targets(arguments.files, arguments.kernel)
     proposers = parse_proposers(arguments.proposers)
     check_model_is_asked(arguments, proposers)

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.settings.memory_settings import MemorySettings
 
 _CHOICE = re.compile(r"(.*invalid choice: '([^']*)') \(choose from (.*)\)", re.DOTALL)
 _LIMIT_S = 40.0
@@ -54,6 +57,38 @@ class Parser(argparse.ArgumentParser):
         # As argparse does from Python 3.11.4 on: `optiml --help | true` is no internal error.
         with suppress(OSError):
             super()._print_message(message, file)
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Whether lessons of earlier runs are read and written, and which."""
+    parser.add_argument(
+        "--memory",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="read and write lessons of earlier runs (default: --no-memory)",
+    )
+    parser.add_argument(
+        "--memory-file", type=Path, metavar="FILE", help="database of lessons (default: in the user's cache)"
+    )
+    parser.add_argument("--memory-across", action="store_true", help="also use lessons of other repositories")
+
+
+def check_memory(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where `add_memory` read options that only `--memory` gives an effect."""
+    unused = [f"--memory-{name}" for name in ("file", "across") if getattr(arguments, f"memory_{name}")]
+    if unused and not arguments.memory:
+        raise UsageError("has no effect without --memory", unused[0], "add --memory, or omit it")
+
+
+def memory_settings(arguments: argparse.Namespace, root: Path, seed: int = 0) -> MemorySettings | None:
+    """Which lessons the options of `add_memory` ask for, in the repository at `root`; None without `--memory`."""
+    check_memory(arguments)
+    if not arguments.memory:
+        return None
+    from engine.settings.memory_settings import MemorySettings, default_path
+
+    path = arguments.memory_file or default_path()
+    return MemorySettings(path.absolute(), str(root), across=arguments.memory_across, seed=seed)
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:

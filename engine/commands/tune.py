@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.commands.again import go_on
 from engine.commands.command_line import STRATEGIES
 from engine.commands.optimize import check_machine, machine_or_cluster, parse_budget
+from engine.commands.options import memory_settings
 from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.report.run_folder import read_result
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str]) -> None:
-    config, _ = load_config(repository_root(arguments.file.resolve()))
+    root = repository_root(arguments.file.resolve())
+    config, _ = load_config(root)
     llm = None
     if arguments.llm is not None:
         # The client's packages take a second to import, and most runs ask no model.
@@ -81,6 +83,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
         targets=config.targets,
         command=("optiml", *sys.argv[1:]),
         model="" if llm is None else repr(llm),
+        memory=memory_settings(arguments, root, arguments.seed),
     )
     found: list[TuneResult] = []
     held = ExitStack()

@@ -12,7 +12,6 @@ from typing import Any
 from engine.compile.built import Built
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError, SourceError, SpecError
 from engine.model import Binary, Evaluation, LaunchConfig, Program, Resources
-from engine.predict.counts import AccessCounts
 from engine.predict.footprint import Footprint
 from engine.process import wire
 from engine.process.decode import NotThis, decode
@@ -79,15 +78,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A `Footprint` as it travels."""
-
-    moved_bytes: float
-    instructions: float
-    counts: AccessCounts
-
-
-@dataclass(frozen=True)
 class Problem:
     """An error that ends a run."""
 
@@ -105,7 +95,7 @@ class Reply:
     against: float | None = None
     built: bool = True
     wanted: str | None = None
-    footprints: tuple[Moved, ...] | None = None
+    footprints: tuple[Footprint, ...] | None = None
     problem: Problem | None = None
     mode: str = ""
     device: Mapping[str, Any] = field(default_factory=dict)
@@ -155,11 +145,6 @@ def problem_of(error: OptimlError) -> Problem:
 def raised(problem: Problem) -> OptimlError:
     """The error that travelled."""
     return _KINDS.get(problem.kind, OptimlError)(problem.what, problem.where, problem.do)
-
-
-def footprints_of(found: Sequence[Footprint] | None) -> tuple[Moved, ...] | None:
-    """Footprints as they travel."""
-    return None if found is None else tuple(Moved(f.moved_bytes, f.instructions, f.counts) for f in found)
 
 
 def pack(message: Request | Reply, blobs: Sequence[bytes] = ()) -> bytes:

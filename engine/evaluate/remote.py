@@ -278,8 +278,7 @@ class RemoteEvaluator:
 
     def _note(self, built: Built, reply: Reply) -> None:
         if reply.footprints is not None:
-            found = [Footprint(each.moved_bytes, each.instructions, each.counts) for each in reply.footprints]
-            self._footprints[built.identity] = found
+            self._footprints[built.identity] = reply.footprints
 
     def _lose(self, device: _Device) -> None:
         with self._lock, suppress(ValueError):

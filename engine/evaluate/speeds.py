@@ -6,7 +6,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
@@ -140,10 +140,12 @@ class Speeds:
             full = self._full(case, built.launches[len(self._spec.check) + index])
             runs = counted.of(sizes)
             counts = extrapolate(runs, full)
-            time_us = self._time_us(built, full, counts)
-            self._doubt(built, full, runs, counted.held_out(sizes), time_us)
-            times.append(time_us)
-            moved_by.append(footprint(built.binary, full.launches, counts, self.predictor.code(built.binary)))
+            predicted = self.predictor.predict(built.binary, full.launches, counts)
+            self._doubt(built, full, runs, counted.held_out(sizes), predicted.time_us)
+            times.append(predicted.time_us)
+            code, figures = self.predictor.code(built.binary), self.predictor.figures
+            moved = footprint(built.binary, full.launches, counts, code, figures)
+            moved_by.append(replace(moved, parts_us={str(part): us for part, us in predicted.terms.items()}))
         self._footprints[built.identity] = moved_by
         return times
 

@@ -32,6 +32,8 @@ from engine.generate.model_access import Door
 from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
 from engine.generate.strategies import STRATEGIES, AuthorStrategy
 from engine.generate.trial import Trial, check_plan
+from engine.llm.lesson_store import Memory
+from engine.llm.lessons import Lessons
 from engine.llm.plain_words import plain
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.model import Outcome, Program
@@ -44,6 +46,7 @@ from engine.run.result import OptimizationResult
 from engine.search.progress import Budget, Progress
 from engine.settings.config import Guardrails
 from engine.settings.folders import ignore_folder
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.find import find_spec
 
 _MOST_SENTENCE = 2_000
@@ -77,6 +80,7 @@ class GenerateOptions:
     profile: Coverage = "best"
     command: tuple[str, ...] = ()
     interrupt: Interrupt = NEVER
+    memory: MemorySettings | None = None  # lessons of earlier runs, for the prompts and for the search
 
 
 @dataclass
@@ -119,6 +123,8 @@ def generate(options: GenerateOptions, machine: Machine, told: Told | None = Non
     """
     sentence_of(options.sentence)
     _check_folder(options.work)
+    if options.memory is not None:
+        Memory(options.memory.path).close()  # one that cannot be opened ends the run before anything is paid for
     ignore_folder(options.work)
     door = Door(options.llm, options.work)
     run = _GenerationRun(options, machine, door, told or Told())
@@ -176,7 +182,7 @@ class _GenerationRun:
         self._told.reference(self.reference, len(self.oracles))
         self.trial = Trial(self.task, self.spec, self._root, self._machine, self.skeleton, self.known)
         self._open.callback(self.trial.close)
-        drafts = self._drafts(author)
+        drafts = self._drafts(author, prompts)
         if self._door.waiting:
             raise Deferred
         with self._options.interrupt.patient():  # what the model answered was paid for
@@ -254,10 +260,14 @@ class _GenerationRun:
                 f"no kernel spec can be made from the task: {error.what}", "", "describe it in other words"
             ) from None
 
-    def _drafts(self, author: Author) -> list[Draft]:
+    def _drafts(self, author: Author, prompts: Prompts) -> list[Draft]:
         """Every strategy's kernel, asked for side by side."""
         o = self._options
         place = workplace(self.skeleton, self.spec, self._machine.target, self.skeleton)
+        if o.memory is not None:
+            with contextlib.closing(Lessons(o.memory, self.spec, self._machine.target)) as lessons:
+                prompts.lessons = tuple(lessons.recall_any())
+                self._notes += [lessons.trouble] if lessons.trouble else []
         reference = self.reference.source.decode("utf-8", "replace")
         self._told.step(f"asking {len(o.strategies)} strategies")
 
@@ -286,7 +296,7 @@ class _GenerationRun:
         search = Options(
             path=self._path, kernel=self.task.kernel, budget=o.budget or Budget(), seed=o.seed, out=o.work / "optimize",
             profile=o.profile, guardrails=o.guardrails, targets=o.targets, command=o.command, proposers=o.proposers,
-            notes=() if self.reference.confirmed else (UNCONFIRMED,),
+            notes=() if self.reference.confirmed else (UNCONFIRMED,), memory=o.memory,
         )  # fmt: skip
         if "llm" in o.proposers:
             search = dataclasses.replace(search, llm=self._door.rest())

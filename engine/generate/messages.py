@@ -26,6 +26,7 @@ class Prompts:
         self._fence = "data-" + hashlib.sha256(f"{sentence}\0{reference}".encode()).hexdigest()[:12]
         self._sentence = self._data(sentence, 4_000)
         self._reference = self._data(reference, _MOST_REFERENCE)
+        self.lessons: Sequence[str] = ()  # of earlier runs, for plans and kernels
 
     def _data(self, text: str, most: int) -> str:
         cut = text if len(text) <= most else text[:most] + "\n(cut)"
@@ -67,7 +68,7 @@ class Prompts:
         cases = [", ".join(f"{k} = {v}" for k, v in case.sizes.items()) for case in task.time]
         return self._render(
             "kernel.jinja", signature=task.signature, arguments=arguments, cases=cases, target=self._target,
-            conditions=task.conditions,
+            conditions=task.conditions, lessons=self.lessons,
             reference=self._data(reference, _MOST_REFERENCE), plan=self._data(plan, _MOST_PLAN),
         )  # fmt: skip
 

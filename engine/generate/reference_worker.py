@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.generate.torch_module import as_function, is_module
 from engine.process import wire
 
 _MOST_WHAT = 300
@@ -36,7 +37,16 @@ class _Reference:
             held = runpy.run_path(self.file)
         except BaseException as error:
             raise _RefusedCode(f"cannot be imported: {self.said(error)}") from None
+        # The arrays of the library that a file works with: its functions take no others.
+        packages = {v.__name__.partition(".")[0] for v in held.values() if inspect.ismodule(v)}
+        self.cupy = "cupy" in packages
+        self.torch = sys.modules.get("torch") if "torch" in packages else None
         self.function = held.get(name)
+        if is_module(self.function, self.torch):
+            try:
+                self.function = as_function(self.function, held, self.torch)
+            except BaseException as error:
+                raise _RefusedCode(f"cannot be made: {self.said(error)}") from None
         if not callable(self.function):
             there = sorted(k for k, v in held.items() if inspect.isfunction(v) and v.__module__ == "<run_path>")
             known = f"; it has {', '.join(there[:10])}" if there else ""
@@ -49,10 +59,6 @@ class _Reference:
             raise _RefusedCode(f"'{name}' must take its arguments by name, without * and /")
         self.required = [p.name for p in parameters if p.default is p.empty]
         self.optional = [p.name for p in parameters if p.default is not p.empty]
-        # The arrays of the library that a file works with: its functions take no others.
-        packages = {v.__name__.partition(".")[0] for v in held.values() if inspect.ismodule(v)}
-        self.cupy = "cupy" in packages
-        self.torch = sys.modules.get("torch") if "torch" in packages else None
 
     def _from_torch(self, value: Any) -> Any:
         """A tensor as an array. NumPy has no bfloat16, and takes no tensor that has a gradient."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.errors import MachineError, UsageError
 from engine.llm.plain_words import plain
 from engine.model import Outcome
+from engine.rewrite.proposal import Proposal
 from engine.rewrite.site import Site
 from engine.search.reward import failed
 from engine.search.tree import Node
@@ -27,6 +28,12 @@ _CREATE = """CREATE TABLE IF NOT EXISTS lessons (
     learned_at REAL NOT NULL,
     UNIQUE (repository, target, signature, features, rule, idea) ON CONFLICT REPLACE
 ) STRICT"""
+# A prediction takes no measurement's place.
+_INSERT = """INSERT INTO lessons (repository, target, signature, features, proposer, rule, idea, outcome, ratio, predicted, learned_at)
+    SELECT :repository, :target, :signature, :features, :proposer, :rule, :idea, :outcome, :ratio, :predicted, :learned_at
+    WHERE NOT (:predicted AND EXISTS (
+        SELECT 1 FROM lessons WHERE repository = :repository AND target = :target AND signature = :signature AND features = :features
+        AND rule = :rule AND idea = :idea AND ratio IS NOT NULL AND NOT predicted))"""
 _INDEX = "CREATE INDEX IF NOT EXISTS by_repository ON lessons (repository, id)"
 _NEWEST = 2_000  # so many of the newest are compared: at 4 µs each that is 8 ms
 _MOST_IMPORT = 64 << 20  # bytes
@@ -64,6 +71,16 @@ class Lesson:
         else:
             what = f"ended in {self.outcome.value.replace('_', ' ')} on {plain(self.target, 20)}"
         return f"{plain(self.idea)}: {what}"
+
+
+@dataclass(frozen=True)
+class KernelTraits:
+    """What makes a kernel like another: its repository, its target, the codes of its diagnosis, counts of its code."""
+
+    repository: str
+    target: str
+    signature: Sequence[str]
+    features: Mapping[str, float]
 
 
 def features_of(site: Site) -> dict[str, float]:
@@ -110,20 +127,18 @@ def lesson_of(
     if ratio is None and not failed(evaluation.outcome):
         return None
     predicted = after.predicted if after is not None else False
+    kernel = KernelTraits(repository, target, signature, features_of(site))
+    return lesson_from(kernel, proposal, evaluation.outcome, ratio, predicted=predicted)
+
+
+def lesson_from(
+    kernel: KernelTraits, edit: Proposal, outcome: Outcome, ratio: float | None, *, predicted: bool
+) -> Lesson:
+    """What an edit of a kernel taught: its ratio, unless it failed."""
     return Lesson(
-        repository, target, tuple(signature), features_of(site), proposal.proposer, proposal.rule, plain(proposal.summary),
-        evaluation.outcome, None if failed(evaluation.outcome) else ratio, predicted,
+        kernel.repository, kernel.target, tuple(kernel.signature), kernel.features, edit.proposer, edit.rule, plain(edit.summary),
+        outcome, None if failed(outcome) else ratio, predicted,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class KernelTraits:
-    """What makes a kernel like another: its repository, its target, the codes of its diagnosis, counts of its code."""
-
-    repository: str
-    target: str
-    signature: Sequence[str]
-    features: Mapping[str, float]
 
 
 class Memory:
@@ -154,14 +169,11 @@ class Memory:
         self._insert([lesson])
 
     def _insert(self, lessons: Iterable[Lesson]) -> None:
-        rows = [(*_row(lesson), time.time()) for lesson in lessons]
+        rows = [{**_row(lesson), "learned_at": time.time()} for lesson in lessons]
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany(
-                    "INSERT INTO lessons (repository, target, signature, features, proposer, rule, idea, outcome, ratio, predicted,"
-                    " learned_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows,
-                )  # fmt: skip
+                self._db.executemany(_INSERT, rows)
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
                 if self._db.in_transaction:
@@ -183,7 +195,7 @@ class Memory:
             like = _likeness(lesson, kernel)
             if like >= _LEAST_LIKE:
                 scored.append((lesson, like))
-        scored.sort(key=lambda pair: (-pair[1], -_weight(pair[0])))
+        scored.sort(key=lambda pair: (-pair[1], pair[0].predicted, -_weight(pair[0])))
         pool, chance = _distinct(scored)[: _POOL * count], random.Random(seed)
         chosen: list[tuple[Lesson, float]] = []
         while pool and len(chosen) < count:
@@ -192,16 +204,16 @@ class Memory:
         return sorted(chosen, key=lambda pair: -pair[1])
 
     def priors(self, kernel: KernelTraits, *, across: bool = False) -> dict[str, float]:
-        """For each rule with lessons: the mean log2 gain, weighted by likeness; a failure counts as -0.5. For other proposers."""
-        sums: dict[str, tuple[float, float]] = {}
+        """For each rule with lessons: the mean log2 gain, weighted by likeness; a failure counts as -0.5. For other proposers.
+
+        Predicted gains count only for rules of which none was measured.
+        """
+        found: dict[str, list[tuple[Lesson, float]]] = {}
         for lesson in self._newest(None if across else kernel.repository):
             like = _likeness(lesson, kernel)
-            if like < _LEAST_LIKE:
-                continue
-            gain = -0.5 if lesson.ratio is None or failed(lesson.outcome) else math.log2(max(lesson.ratio, 0.1))
-            total, weight = sums.get(lesson.rule, (0.0, 0.0))
-            sums[lesson.rule] = (total + like * gain, weight + like)
-        return {rule: total / weight for rule, (total, weight) in sums.items()}
+            if like >= _LEAST_LIKE:
+                found.setdefault(lesson.rule, []).append((lesson, like))
+        return {rule: _mean_gain(lessons) for rule, lessons in found.items()}
 
     def _newest(self, repository: str | None) -> list[Lesson]:
         where, values = ("", ()) if repository is None else ("WHERE repository = ?", (repository,))
@@ -285,12 +297,13 @@ class Memory:
         self._db.close()
 
 
-def _row(lesson: Lesson) -> tuple[str | float | int | None, ...]:
+def _row(lesson: Lesson) -> dict[str, str | float | int | None]:
     features = {name: float(value) for name, value in lesson.features.items()}  # in one form: equal lessons are one
-    return (
-        lesson.repository, lesson.target, json.dumps(lesson.signature), json.dumps(features, sort_keys=True),
-        lesson.proposer, lesson.rule, plain(lesson.idea), lesson.outcome.value, lesson.ratio, int(lesson.predicted),
-    )  # fmt: skip
+    return {
+        "repository": lesson.repository, "target": lesson.target, "signature": json.dumps(lesson.signature),
+        "features": json.dumps(features, sort_keys=True), "proposer": lesson.proposer, "rule": lesson.rule, "idea": plain(lesson.idea),
+        "outcome": lesson.outcome.value, "ratio": lesson.ratio, "predicted": int(lesson.predicted),
+    }  # fmt: skip
 
 
 def _lesson(value: Mapping[str, object], *, parsed: bool) -> Lesson | None:
@@ -329,18 +342,32 @@ def _likeness(lesson: Lesson, kernel: KernelTraits) -> float:
 
 
 def _signature_like(a: Sequence[str], b: Sequence[str]) -> float:
-    """Jaccard's index of two sets of codes; two empty ones say nothing, so half."""
+    """Jaccard's index of two sets of codes; where one is empty (nothing was diagnosed) half."""
     first, second = set(a), set(b)
-    return len(first & second) / len(first | second) if first | second else 0.5
+    return len(first & second) / len(first | second) if first and second else 0.5
 
 
 def _features_like(a: Mapping[str, float], b: Mapping[str, float]) -> float:
-    """1 / (1 + distance), each count on a logarithmic scale: one loop more matters where there are few."""
+    """1 / (1 + distance), each count on a logarithmic scale: one loop more matters where there are few. Half where one is of
+    no code: a kernel that is not written yet."""
+    if not a or not b:
+        return 0.5
     squares = 0.0
     for name in a.keys() | b.keys():
         x, y = (math.copysign(math.log1p(abs(v.get(name, 0.0))), v.get(name, 0.0)) for v in (a, b))
         squares += (x - y) ** 2
     return 1.0 / (1.0 + math.sqrt(squares))
+
+
+def _mean_gain(lessons: Sequence[tuple[Lesson, float]]) -> float:
+    """The mean log2 gain of lessons, each with its likeness."""
+    measured = any(lesson.ratio is not None and not lesson.predicted for lesson, _ in lessons)
+    gains = [
+        (like, -0.5 if lesson.ratio is None or failed(lesson.outcome) else math.log2(max(lesson.ratio, 0.1)))
+        for lesson, like in lessons
+        if not (measured and lesson.predicted)
+    ]
+    return sum(like * gain for like, gain in gains) / sum(like for like, _ in gains)
 
 
 def _weight(lesson: Lesson) -> float:

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import OptimlError
-from engine.llm.lesson_store import KernelTraits, Memory, features_of, lesson_of
+from engine.llm.lesson_store import KernelTraits, Lesson, Memory, features_of, lesson_from, lesson_of
 from engine.llm.node_context import Diagnosed
-from engine.model import Target
+from engine.model import Outcome, Target
 from engine.rewrite.proposal import Proposal
 from engine.rewrite.site import Site
 from engine.rules import make_site
 from engine.search.tree import Node
-from engine.settings.folders import cache_folder
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.kernel_spec import KernelSpec
 
 # A rule that doubled the speed of kernels like this one has its odds doubled, one that failed has them halved, and no more: what
 # was learnt elsewhere decides the order, not what is tried. Ours.
 _MOST_DOUBLINGS = 1.0
-
-
-@dataclass(frozen=True)
-class MemorySettings:
-    """Which lessons a run reads and writes. `repository` is whose they are; `across` also tells those of other repositories."""
-
-    path: Path
-    repository: str
-    across: bool = False
-    seed: int = 0
-
-
-def default_path() -> Path:
-    """The memory's file where none is named: beside what is compiled, in the user's cache folder."""
-    return cache_folder() / "memory.sqlite"
 
 
 class Lessons:
@@ -66,23 +50,48 @@ class Lessons:
             signature=self._diagnose(node.parent, 0.0).codes,
         )  # fmt: skip
         if lesson is not None:
-            self._with(lambda memory: memory.add(lesson))
-            self.learnt += 1
+            self._learn(lesson)
+
+    def gained(self, node: Node, edit: Proposal, outcome: Outcome, ratio: float | None, *, predicted: bool) -> None:
+        """Keep what an edit of a node's program brought that is no node of the tree; without a ratio it failed."""
+        site = self._site(node)
+        if site is not None:
+            self._learn(lesson_from(self._traits(node, site), edit, outcome, ratio, predicted=predicted))
+
+    def _learn(self, lesson: Lesson) -> None:
+        self._with(lambda memory: memory.add(lesson))
+        self.learnt += 1
 
     def recall(self, node: Node) -> Sequence[str]:
         """Sentences on what was learnt of kernels like a node's, for a prompt."""
         site = self._site(node)
-        if site is None:
-            return ()
+        return self._recalled(self._traits(node, site)) if site is not None else ()
+
+    def recall_any(self) -> Sequence[str]:
+        """Sentences on what gained most on this target, for a kernel that is not written yet."""
+        return self._recalled(KernelTraits(self._settings.repository, self._target.arch, (), {}))
+
+    def _recalled(self, kernel: KernelTraits) -> Sequence[str]:
         s = self._settings
         found: list[str] = []
         self._with(
             lambda memory: found.extend(
-                lesson.sentence for lesson, _ in memory.recall(self._traits(node, site), seed=s.seed, across=s.across)
+                lesson.sentence for lesson, _ in memory.recall(kernel, seed=s.seed, across=s.across)
             )
         )
         self.told += len(found)
         return found
+
+    def prior(self, node: Node, rule: str, prior: float) -> float:
+        """The prior of one rule's edits of a node, by what the rule did to kernels like it."""
+        site = self._site(node)
+        if site is None:
+            return prior
+        priors: dict[str, float] = {}
+        s = self._settings
+        self._with(lambda memory: priors.update(memory.priors(self._traits(node, site), across=s.across)))
+        self.reweighed += rule in priors
+        return _shifted(prior, priors.get(rule, 0.0))
 
     def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
         """The proposals with priors by what their rules did to kernels like this one, most promising first; None: nothing known."""

@@ -26,19 +26,24 @@ from engine.spec.kernel_spec import KernelSpec
 
 _MOST_DIFF_LINES = 60
 _MOST_TRIED = 16
+_MOST_PARTS, _LEAST_PART = 3, 0.1  # of a predicted time, and of its largest part. Ours
+_NEAR_ROOF = 2.0  # times a floor, from which on the floor itself has to be lowered. Ours
+_AT_ROOF = 1.05  # times a floor that are the floor, as far as its figures are known. Ours
 # Lines that leave figures open are none of the spec: who edits the kernel has to see them.
 _SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:(?![ \t]*(?:tune|where)[ \t]+[^\s=.])[^\n]*\n?", re.M)
 
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """What profiling one program gave: sentences, the counters as text by name, and the codes of the findings. `pending`: more is
-    to come."""
+    """What profiling one program gave: sentences, the counters as text by name, the codes of the findings, for how long it keeps each
+    arithmetic pipe busy, and the parts of a predicted time, both in microseconds. `pending`: more is to come."""
 
     sentences: tuple[str, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
     pending: bool = False
+    pipes_us: Mapping[str, float] = field(default_factory=dict)
+    parts_us: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Context:
     branch: Ancestor | None = None  # the best program of another branch, with what it changed of the original
     approach: str = ""
     techniques: tuple[Technique, ...] = ()
-    floor: str = ""  # how near the program is to the time that its arrays' bytes need
+    floor: str = ""  # how near the program is to what binds it: the bytes of its arrays, or the arithmetic that it does
     review: str = ""  # what a judge expected of the step to it and what came of that; "" without a judge that helps
 
     @property
@@ -113,10 +118,9 @@ def make_context(
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
-    floor = _floor(node, spec, target)
-    return Context(
-        place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory), steps, floor=floor
-    )
+    diagnosed = diagnosed or Diagnosed()
+    floor = " ".join(filter(None, (_floor(node, spec, target, diagnosed.pipes_us), _parts(diagnosed.parts_us))))
+    return Context(place, target, tuple(lineage), tuple(tried), diagnosed, tuple(memory), steps, floor=floor)
 
 
 def best_of(root: Node) -> Node | None:
@@ -145,8 +149,8 @@ def _worth(node: Node) -> float:
     return node.gained if passed else -math.inf
 
 
-def _floor(node: Node, spec: KernelSpec, target: Target) -> str:
-    """How far a program is from the time that a copy of its arrays takes, in its case with the most bytes."""
+def _floor(node: Node, spec: KernelSpec, target: Target, pipes_us: Mapping[str, float]) -> str:
+    """How far a program is from the roof that binds it, in its case with the most bytes: a copy of its arrays, or its own arithmetic."""
     measurement = node.evaluation.measurement if node.evaluation is not None else None
     try:
         speed, case = figures_for(target.arch).dram_bytes_s, heaviest_case(spec)
@@ -156,15 +160,31 @@ def _floor(node: Node, spec: KernelSpec, target: Target) -> str:
         return ""
     if timing is None or moved <= 0:
         return ""
-    floor_us = 1e6 * moved / speed
-    return (
-        f"Its arrays hold {moved / 1e6:.3g} MB ({plain(timing.case)}), which take {floor_us:.3g} us to move at {speed / 1e12:.3g} TB/s; "
-        f"this version takes {_times(timing.candidate_us / floor_us)} that."
+    copy_us = 1e6 * moved / speed
+    told = f"Its arrays hold {moved / 1e6:.3g} MB ({plain(timing.case)}), which take {copy_us:.3g} us to move at {speed / 1e12:.3g} TB/s"
+    pipe = max(pipes_us, key=lambda name: pipes_us[name], default="")
+    if not pipe or pipes_us[pipe] <= copy_us:
+        return f"{told}; this version {_against(timing.candidate_us / copy_us)}."
+    factor = timing.candidate_us / pipes_us[pipe]
+    told += (
+        f". Its roof is arithmetic, not memory: as it is written, it keeps the {pipe} busy for {pipes_us[pipe]:.3g} us; this version "
+        f"{_against(factor)}."
     )
+    return told + (" Below that it takes less or cheaper arithmetic, or another pipe." if factor < _NEAR_ROOF else "")
 
 
-def _times(factor: float) -> str:
-    return f"{factor:.2g} times" if factor < 100 else f"{float(f'{factor:.2g}'):,.0f} times"
+def _parts(parts_us: Mapping[str, float]) -> str:
+    """The largest parts of a predicted time."""
+    largest = sorted(parts_us.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    told = [f"{name} {us:.3g} us" for name, us in largest if us >= _LEAST_PART * largest[0][1] > 0]
+    return f"The largest parts of the prediction, which overlap: {', '.join(told)}." if told else ""
+
+
+def _against(factor: float) -> str:
+    if factor < _AT_ROOF:
+        return "takes no longer than that"
+    times = f"{factor:.2g}"
+    return f"takes {times if factor < 100 else f'{float(times):,.0f}'} times that"
 
 
 def node_key(original: Program, program: Program) -> str:

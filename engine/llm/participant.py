@@ -10,13 +10,14 @@ from typing import Any
 
 from engine.compile.built import Built
 from engine.llm.feed import Background
-from engine.llm.lessons import Lessons, MemorySettings
+from engine.llm.lessons import Lessons
 from engine.llm.session import COUNTERS, Known, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.search.profiling import Insight
 from engine.search.question import Answer, Asked, Question
 from engine.search.tree import Node, Tree
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.kernel_spec import KernelSpec
 
 

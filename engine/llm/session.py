@@ -335,6 +335,21 @@ class Known(Protocol):
     def require(self, node: Node, build: Callable[[Program], Built]) -> Future[tuple[Diagnosis, Profile] | None]: ...
 
 
+# What a diagnosis from counters would say where the largest part of a predicted time is this one.
+_CODES: Mapping[str, str] = {
+    "memory": "memory_bound", "cache": "excess_traffic", "load/store units": "memory_queue_stalls", "shared memory": "shared_queue_stalls",
+    "compute": "compute_bound", "latency": "latency_bound", "launch": "launch_bound",
+}  # fmt: skip
+
+
+def _codes(codes: Sequence[str], parts_us: Mapping[str, float]) -> tuple[str, ...]:
+    """The codes of a diagnosis; the largest part of a prediction stands for a bound that only counters could name."""
+    largest = max(parts_us, key=lambda part: parts_us[part], default="")
+    if "unknown_bound" not in codes or largest not in _CODES:
+        return tuple(codes)
+    return tuple(dict.fromkeys(_CODES[largest] if code == "unknown_bound" else code for code in codes))
+
+
 def diagnoser(insight: Known | None, build: Callable[[Program], Built]) -> Callable[[Node, float], Diagnosed]:
     """A `diagnose` for a session; says nothing without a profiler. `build` is for nodes of an earlier part of the run.
 
@@ -362,6 +377,8 @@ def diagnoser(insight: Known | None, build: Callable[[Program], Built]) -> Calla
             for step in profile.steps[:1]
             for name, counter in step.counters.items()
         }
-        return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
+        parts = profile.predicted.parts_us if profile.predicted is not None else {}
+        sentences, codes = tuple(diagnosis.sentences()), _codes(diagnosis.codes, parts)
+        return Diagnosed(sentences, counters, codes, pipes_us=profile.pipes_us, parts_us=parts)
 
     return diagnose

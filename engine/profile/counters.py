@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.model import Binary, LaunchConfig
+from engine.predict.footprint import Footprint
+from engine.predict.pipe_times import FP32, TENSOR
 
 # To microseconds and to bytes. Nsight Compute changed "nsecond" to "ns" in 2024 and prefixes units unless told not to.
 _TIME_US = {
@@ -153,7 +155,8 @@ class StepProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiler said of one candidate, one entry per step. `version` is the profiler's own."""
+    """What the profiler said of one candidate, one entry per step. `version` is the profiler's own, `predicted` what a
+    prediction is made of where no profiler counted."""
 
     key: str
     metrics: str
@@ -161,6 +164,20 @@ class Profile:
     steps: tuple[StepProfile, ...]
     version: str = ""
     notes: tuple[str, ...] = ()
+    predicted: Footprint | None = None
+
+    @property
+    def pipes_us(self) -> Mapping[str, float]:
+        """For how long the program keeps each arithmetic pipe busy, in microseconds: less than that it cannot take as it is written."""
+        if self.predicted is not None:
+            return self.predicted.pipes_us
+        found: dict[str, float] = {}
+        for pipe, metric in ((FP32, FMA_PCT), (TENSOR, TENSOR_PCT)):
+            for step in self.steps:
+                busy, time_us = step.get(metric), step.duration_us
+                if busy is not None and time_us is not None:
+                    found[pipe] = found.get(pipe, 0.0) + busy / 100 * time_us
+        return found
 
     @property
     def duration_us(self) -> float | None:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
 
 from engine.compile.built import Built, NotBuilt
 from engine.errors import MachineError, OptimlError
@@ -24,7 +23,6 @@ from engine.evaluate.device_frames import (
     Reply,
     Request,
     built_of,
-    footprints_of,
     pack,
     problem_of,
     read_request,
@@ -33,6 +31,7 @@ from engine.evaluate.devices import Job, evaluate
 from engine.evaluate.evaluator import Evaluator, unbuilt
 from engine.evaluate.gpu import GpuEvaluator
 from engine.model import Program
+from engine.predict.footprint import Footprint
 from engine.process.decode import NotThis
 from engine.process.wire import WireError
 from engine.run.machine import Machine, make_machine
@@ -168,10 +167,9 @@ class Session:
                 self._incumbents.popitem(last=False)
         return self._incumbents.get(key)
 
-    def _footprints(self, built: Built) -> Any:
-        if not isinstance(self.evaluator, CpuEvaluator):
-            return None
-        return footprints_of(self.evaluator.speeds.footprints(built))
+    def _footprints(self, built: Built) -> tuple[Footprint, ...] | None:
+        found = self.evaluator.speeds.footprints(built) if isinstance(self.evaluator, CpuEvaluator) else None
+        return None if found is None else tuple(found)
 
     def close(self) -> None:
         self.evaluator.close()

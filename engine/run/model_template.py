@@ -16,7 +16,7 @@ from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, LlmBudget
 from engine.llm.cassette import Recorder
 from engine.llm.chat import ChatClient, Fault
-from engine.llm.feed import DIAGNOSIS_S
+from engine.llm.feed import DIAGNOSIS_S, Background
 from engine.llm.node_context import Context, Diagnosed, make_context
 from engine.llm.prompts import Telling
 from engine.llm.proposer import LlmOptions, LlmProposer, Proposed
@@ -35,6 +35,7 @@ from engine.tune.template import ConstantTemplate, Figures, Launches, Template, 
 from engine.tune.tune_options import TuneOptions
 from engine.tune.tuning_result import TuneResult
 
+_NO_BACKGROUND = Background()
 _ROUNDS = 3  # questions until an answer holds a template. Ours
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG, Fault.DEFERRED, Fault.NOT_RECORDED, Fault.REJECTED, Fault.CONNECTION})
 _APPROACH = (
@@ -93,13 +94,13 @@ def check_alone(options: TuneOptions) -> None:
 
 def analysis(
     machine: Machine, options: TuneOptions, found: tuple[KernelSpec, str | None]
-) -> Callable[[Node], Diagnosed]:
+) -> Callable[[Node, float], Diagnosed]:
     """What gives an original its evaluation, and says what limits it, by the profiler or else by prediction.
 
     It raises as opening the original does: what cannot be searched is not asked about.
     """
 
-    def analyse(original: Node) -> Diagnosed:
+    def analyse(original: Node, wait_s: float) -> Diagnosed:
         spec, spec_path = found
         root = repository_root(options.path)
         with ExitStack() as held:
@@ -110,7 +111,7 @@ def analysis(
             if insight is not None:
                 held.callback(insight.close)
             source = insight or machine.watch(spec, evaluator)
-            return diagnoser(source, lambda program: evaluator.build(program, by_rules=False))(original, DIAGNOSIS_S)
+            return diagnoser(source, lambda program: evaluator.build(program, by_rules=False))(original, wait_s)
 
     return analyse
 
@@ -124,16 +125,17 @@ class TemplateWaits(NoTemplate):
 class TemplateAuthor:
     """A model that writes templates of one kernel, one after the other until one passes its test; exchanges are recorded in `out`.
 
-    `analyse` gives the original its evaluation and says what limits it; it is not asked where the answers are recorded.
+    The `background` gives the original its evaluation, says what limits it, and what was learnt of kernels like it; it is not asked
+    where the answers are recorded.
 
     Raises UsageError and MachineError where the model cannot be asked. `close` it.
     """
 
     def __init__(
         self, settings: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], target: Target, out: Path,
-        analyse: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+        background: Background = _NO_BACKGROUND,
     ) -> None:  # fmt: skip
-        self._analyse = analyse if settings.replay is None else lambda node: Diagnosed()
+        self._background = background if settings.replay is None else _NO_BACKGROUND
         self._program, (self._spec, self._spec_path), self._target = program, found, target
         self._budget = LlmBudget(settings.limit, settings.price)
         opened = door_of(settings)
@@ -155,8 +157,11 @@ class TemplateAuthor:
         if self._context is None:
             original = Tree(self._program, lambda of: [], 0).root
             try:
-                diagnosed = self._analyse(original)
-                context = make_context(original, self._spec, self._target, counters=(), diagnosed=diagnosed)
+                diagnosed = self._background.diagnose(original, DIAGNOSIS_S)
+                memory = self._background.recall(original)
+                context = make_context(
+                    original, self._spec, self._target, counters=(), diagnosed=diagnosed, memory=memory
+                )
             except LookupError as error:
                 raise self._none(f"the kernel cannot be read: {error}") from None
             shown = fitting(context.place, diagnosed.codes)

@@ -11,10 +11,10 @@ from engine.rewrite.proposal import Proposal
 from engine.search.policies import Strategy
 from engine.search.progress import Budget
 from engine.settings.config import Guardrails
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.kernel_spec import KernelSpec
 
 if TYPE_CHECKING:
-    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
 
 # Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.

@@ -20,6 +20,7 @@ from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
+from engine.llm.feed import Background
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.model import PASSED, Evaluation, Program, Refusal
 from engine.process.cores import attentive
@@ -31,6 +32,7 @@ from engine.run.model_template import TemplateAuthor, analysis, check_alone
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
 from engine.run.suggestion_gate import Gate, SuggestionConditions
+from engine.run.tuning_lessons import TuningLessons
 from engine.run.tuning_verdict import TuningExtent, configurations, verdict, verdict_with_dispatch
 from engine.search.journal import Journal
 from engine.search.participants import Builds
@@ -47,7 +49,7 @@ from engine.tune.named_constants import check, written
 from engine.tune.space import Point
 from engine.tune.strategy import Start, Strategy
 from engine.tune.strategy_choice import choose
-from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
+from engine.tune.template import ConstantTemplate, RuleTemplate, Template, UnusableTemplate, program_at
 from engine.tune.tune_options import TuneOptions
 from engine.tune.tuner import Reports, TemplateSearch, Tuner
 from engine.tune.tuning_result import (
@@ -59,6 +61,7 @@ from engine.tune.tuning_result import (
     SpaceInfo,
     TemplateInfo,
     TuneResult,
+    extended,
     write,
 )
 
@@ -91,6 +94,7 @@ def tune(
     if options.resume:
         check_version(output_folder(options), SCHEMA)
     builder = machine.builder(spec, root, spec_path)
+    lessons = TuningLessons(options.memory, spec, machine.target, program)
 
     def search(template: Template, notes: tuple[str, ...]) -> TuneResult:
         if options.constants and not isinstance(template, RuleTemplate):
@@ -119,9 +123,12 @@ def tune(
         try:
             run = _Run(
                 options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
-                begin, listing_s,
+                begin, listing_s, lessons,
             )  # fmt: skip
             return run.run(on_progress, on_result)
+        except UnusableTemplate as error:
+            lessons.failed(template, error)
+            raise
         finally:
             if front is not None:
                 front.close()
@@ -129,16 +136,22 @@ def tune(
 
     try:
         if llm is not None:
-            return _search_models(options, llm, program, (spec, spec_path), machine, search)
-        return search(*make_template(options, program, spec, spec_path, machine.target))
+            background = Background(analysis(machine, options, (spec, spec_path)), lessons.recall)
+            author = partial(
+                TemplateAuthor, program=program, found=(spec, spec_path), target=machine.target, background=background
+            )
+            return _search_models(options, llm, author, search)
+        return search(*make_template(options, program, spec, spec_path, machine.target, lessons.prior))
     except NoTemplate:
         # Rules leave alone what the grammar does not know: the compiler says what is wrong with it
         builder.original(program)
         raise
+    finally:
+        lessons.close()
 
 
 def _search_models(
-    options: TuneOptions, llm: LlmSettings, program: Program, found: tuple[KernelSpec, str | None], machine: Machine,
+    options: TuneOptions, llm: LlmSettings, make: Callable[..., TemplateAuthor],
     search: Callable[[Template, tuple[str, ...]], TuneResult],
 ) -> TuneResult:  # fmt: skip
     """Search the first template of a model's that passes its test. A resumed run has them from the answers of the first."""
@@ -146,8 +159,7 @@ def _search_models(
     out = output_folder(options)
     if options.resume and (out / EXCHANGES).exists():
         llm = replace(llm, replay=out / EXCHANGES)
-    analyse = analysis(machine, options, found)
-    with results_folder(out), closing(TemplateAuthor(llm, program, found, machine.target, out, analyse)) as author:
+    with results_folder(out), closing(make(llm, out=out)) as author:
         return author.searched(search)
 
 
@@ -187,6 +199,7 @@ class _Run:
     notes: tuple[str, ...]
     begin: float
     listing_s: float  # that finding the feasible set took
+    lessons: TuningLessons
 
     def run(self, on_progress: Callable[[Progress], None], on_result: Callable[[TuneResult], None]) -> TuneResult:
         wanted = possible(self.template, self.spec_path) if self.options.dispatch else None
@@ -261,18 +274,19 @@ class _Run:
             finally:
                 executor.shutdown(wait=False, cancel_futures=True)  # what is built may take its time
             searched_s = searched_s or time.monotonic() - begin - setup_s
+            self.lessons.learn(self.template, tuner.tried)
             result, patches = self._result(
                 tuner, original, _Searched(best, refused, shapes, earlier, setup_s, searched_s)
             )
             problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             ending = interrupted or options.budget.interrupt.asked
             if wanted is not None and result.shapes and not ending:
-                result, problem = _beside(
+                result, problem = extended(
                     result, "dispatch", "dispatch code", lambda found: self._with_dispatch(found, wanted, patches)
                 )
             if options.constants and best is not None and problem is None and not ending:
                 point = best.candidate.point
-                result, ended = _beside(
+                result, ended = extended(
                     result, "constants", CONSTANTS_PATCH, lambda found: self._with_constants(found, point, patches)
                 )
                 problem = ended if isinstance(ended, KeyboardInterrupt) else None  # nothing that was asked for is wrong
@@ -471,27 +485,11 @@ class _Run:
             stages=dict(sorted(progress.stage_s.items())),
             signals=dataclasses.asdict(signals),
             spec=dataclasses.asdict(self.spec),
-            notes=(*self.notes, *signals.missing, *self.machine.notes()),
+            notes=(*self.notes, *self.lessons.notes, *signals.missing, *self.machine.notes()),
             provenance=provenance(options.command),
+            memory=self.lessons.summary,
         )
         return result, patches
-
-
-def _beside(
-    result: TuneResult, stage: str, what: str, make: Callable[[TuneResult], TuneResult]
-) -> tuple[TuneResult, OptimlError | KeyboardInterrupt | None]:
-    """The result with what `make` adds to it. Whatever ends that, what was found before stays, and the result says why."""
-    begin = time.monotonic()
-    problem: OptimlError | KeyboardInterrupt | None = None
-    try:
-        result = make(result)
-    except (OptimlError, KeyboardInterrupt) as error:
-        problem = error
-        why = error.what if isinstance(error, OptimlError) else "interrupted"
-        result = dataclasses.replace(result, notes=(*result.notes, f"no {what}: {why}"))
-    spent_s = time.monotonic() - begin
-    stages = {**result.stages, stage: spent_s}
-    return dataclasses.replace(result, elapsed_s=result.elapsed_s + spent_s, stages=stages), problem
 
 
 def _case_us(tried: Tried, index: int) -> float:

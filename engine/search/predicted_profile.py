@@ -108,7 +108,7 @@ class PredictedWatch:
             "predicted warp instructions": Counter(found.instructions, "inst"),
         }  # fmt: skip
         step = StepProfile(self._spec.kernel, built.launches[self._case][0], counters)
-        return diagnosis, Profile(built.binary.code_hash, "predicted", self._case, (step,))
+        return diagnosis, Profile(built.binary.code_hash, "predicted", self._case, (step,), predicted=found)
 
     def arrivals(self) -> Sequence[Observation]:
         came, self._arrived = self._arrived, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
@@ -23,9 +24,13 @@ class NoTemplate(UsageError):
 
 
 def make_template(
-    options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
-) -> tuple[Template, tuple[str, ...]]:
-    """The template that is asked for or declared, else the one of the rules that promises most; and notes. Raises UsageError."""
+    options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target,
+    prior: Callable[[str, float], float] = lambda rule, prior: prior,
+) -> tuple[Template, tuple[str, ...]]:  # fmt: skip
+    """The template that is asked for or declared, else the one of the rules that promises most; and notes. Raises UsageError.
+
+    `prior` gives what a rule's template promises from the rule's own prior, where more is known of it.
+    """
     if options.rule is None:
         own = declared(program, spec, spec_path, parameters=options.parameters, where=options.where)
         if own is not None:
@@ -41,6 +46,7 @@ def make_template(
                 "no template: the file declares none, and no rule can write one for this kernel", str(options.path),
                 "declare one with // optiml: tune NAME = 64, 128",
             )  # fmt: skip
+        found = sorted(found, key=lambda t: -prior(t.name, t.family.prior))
         others = dict.fromkeys(t.summary for t in found[1:])
         note = f"the file declares no template; the rule {found[0].name} wrote one"
         return found[0], (f"{note}; others would be: {'; '.join(others)}" if others else note,)

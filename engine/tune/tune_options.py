@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.evaluate.guardrails import LIMITS
 from engine.search.progress import Budget
 from engine.settings.config import Guardrails
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.kernel_spec import KernelSpec
 
 
@@ -39,4 +40,5 @@ class TuneOptions:
     spec: tuple[KernelSpec, str | None] | None = None
     request: str = ""  # as of `engine.run.optimization.Options`
     model: str = ""  # how a model is asked to write the template, in words: a part of what identifies the run
+    memory: MemorySettings | None = None  # lessons of earlier runs, for the choice of a rule's template and for a model
     kept: Path | None = None  # where the earlier run of this folder is now: it comes back where this one is refused

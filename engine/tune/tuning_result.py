@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.errors import OptimlError
 from engine.model import Evaluation, Guardrail, Refusal
 from engine.settings.folders import write_files
 from engine.tune.evaluated_point import Mark
@@ -153,11 +155,29 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     constants: NamedConstants | None = None
+    memory: Mapping[str, Any] | None = None  # lessons learnt and told
     schema: str = SCHEMA
 
     def to_json(self) -> str:
         """The documented JSON form."""
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+def extended(
+    result: TuneResult, stage: str, what: str, make: Callable[[TuneResult], TuneResult]
+) -> tuple[TuneResult, OptimlError | KeyboardInterrupt | None]:
+    """The result with what `make` adds to it. Whatever ends that, what was found before stays, and the result says why."""
+    begin = time.monotonic()
+    problem: OptimlError | KeyboardInterrupt | None = None
+    try:
+        result = make(result)
+    except (OptimlError, KeyboardInterrupt) as error:
+        problem = error
+        why = error.what if isinstance(error, OptimlError) else "interrupted"
+        result = dataclasses.replace(result, notes=(*result.notes, f"no {what}: {why}"))
+    spent_s = time.monotonic() - begin
+    stages = {**result.stages, stage: spent_s}
+    return dataclasses.replace(result, elapsed_s=result.elapsed_s + spent_s, stages=stages), problem
 
 
 def write(result: TuneResult, folder: Path, patches: Mapping[str, bytes]) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from engine.llm.lesson_store import Memory
 from engine.process.interrupt import NEVER, Interrupt
 from engine.search.progress import Budget
+from engine.settings.memory_settings import MemorySettings
 from hooks import quick
 from hooks.quick import Found, Suggestion
 from tests.hooks.conftest import git
@@ -125,6 +127,24 @@ def test_settings_can_make_a_finding_fail(repository: Path, searched: list[list[
     assert quick.main(["k.cu"]) == 1
 
 
+def test_lessons_are_asked_for_by_option_and_are_another_search(
+    repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[MemorySettings | None] = []
+
+    def search(root: Path, paths: list[str], search: quick.Search) -> dict[str, Found]:
+        asked.append(search.memory)
+        return {path: Found() for path in paths}
+
+    monkeypatch.setattr(quick, "search", search)
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    file = repository.parent / "lessons.sqlite"
+    for options in ([], ["--memory", "--memory-file", str(file)], ["--memory"], ["--memory"]):
+        assert quick.main([*options, "k.cu"]) == 0
+    usual = repository.parent / "cache" / "memory.sqlite"
+    assert asked == [None, MemorySettings(file, str(repository)), MemorySettings(usual, str(repository))]
+
+
 def test_a_budget_is_a_time(repository: Path, capsys: Output) -> None:
     assert quick.main(["--budget", "200", "k.cu"]) == 2
     assert "expected e.g. 20s" in capsys.readouterr().err
@@ -184,7 +204,10 @@ def test_a_real_search_gives_a_patch_that_applies(
     with_runtime(repository.parent / "cache")
     shutil.copy(EXAMPLES / "softmax.cu", repository / "softmax.cu")
     git(repository, "add", "softmax.cu")
-    assert quick.main(["--budget", "150s", "softmax.cu"]) == 0
+    assert quick.main(["--budget", "150s", "--memory", "softmax.cu"]) == 0
+    memory = Memory(repository.parent / "cache" / "memory.sqlite")
+    assert len(list(memory.lessons(str(repository)))) > 3
+    memory.close()
     out = capsys.readouterr().out
     assert "× predicted for sm_90, not measured; screened on the CPU, not verified" in out
     command = re.search(r"Apply it with: git apply (\S+)", out)

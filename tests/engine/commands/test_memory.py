@@ -71,6 +71,15 @@ def test_wrong_use_is_said(repository, tmp_path, capsys, given):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("verb", [["optimize", "k.cu"], ["tune", "k.cu"], ["generate", "double x", "--device", "cpu"]])
+@pytest.mark.parametrize("option", [["--memory-file", "m.sqlite"], ["--memory-across"]])
+def test_a_memory_that_nobody_asked_for_is_not_passed_over(repository, capsys, verb, option):
+    """The run went on without the lessons of the file that was named."""
+    (repository / "k.cu").write_text("__global__ void k(float* x) { x[threadIdx.x] = 1; }\n")
+    assert main([*verb, *option]) == 2
+    assert capsys.readouterr().err == f"optiml: {option[0]}: has no effect without --memory; add --memory, or omit it\n"
+
+
 def test_nothing_heavy_is_loaded_before_a_verb_runs():
     code = "import sys, engine.cli; print([n for n in ('numpy', 'rich', 'openai', 'sqlite3') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -15,6 +15,7 @@ from engine.evaluate import speeds
 from engine.evaluate.cpu import CpuEvaluator
 from engine.model import LaunchConfig, Measurement
 from engine.predict.counts import AccessCounts, KernelCounts
+from engine.predict.footprint import Footprint
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
 FULL = 16384
@@ -55,10 +56,11 @@ def predicted(
         "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", sizes or {"n": full}),)
     )  # fmt: skip
 
-    monkeypatch.setattr(speeds, "footprint", lambda *arguments: None)
+    monkeypatch.setattr(speeds, "footprint", lambda *arguments: Footprint(0.0, 0.0, AccessCounts(())))
     predictor = SimpleNamespace(
-        predict=lambda binary, launches, counts: SimpleNamespace(time_us=counts.kernels[0].barriers),
+        predict=lambda binary, launches, counts: SimpleNamespace(time_us=counts.kernels[0].barriers, terms={}),
         code=lambda binary: None,
+        figures=None,
     )
     builder = SimpleNamespace(launches_for=launches)
     made = speeds.Speeds(spec, builder, machine, predictor)  # type: ignore[arg-type]

@@ -20,8 +20,9 @@ from engine.generate.generation import UNCONFIRMED
 from engine.generate.generation_result import SCHEMA, GenerationResult, StrategyResult
 from engine.generate.strategies import STRATEGIES
 from engine.llm.batch import custom_id
+from engine.llm.lesson_store import Lesson, Memory
 from engine.llm.openai_client import OpenAIClient  # noqa: F401 - the real client is what the tests run
-from engine.model import Program
+from engine.model import Outcome, Program
 from engine.report.generation_report import print_generation
 from engine.spec.find import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
@@ -330,6 +331,39 @@ def test_the_batch_door_takes_the_questions_and_the_same_command_goes_on(run: An
     abouts = [json.loads(line)["about"] for line in (batch / "index.jsonl").read_text().splitlines()]
     assert abouts == ["plan: Memory hierarchy"]
     assert server.requests == []
+
+
+def test_plans_and_kernels_are_told_lessons_of_earlier_runs(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lessons.sqlite"
+    memory = Memory(path)
+    memory.add(
+        Lesson(
+            "elsewhere", "sm_90", ("memory_bound",), {"loops": 2.0}, "rules", "r", "Pad tiles", Outcome.ACCEPTED, 3.0
+        )
+    )
+    memory.close()
+    told = "## What edits of other kernels taught\n- Pad tiles: gave 3x on sm_90\n"
+    arguments = (
+        "softmax",
+        "--generate-only",
+        "--strategies",
+        "memory",
+        "--repairs",
+        "0",
+        "--memory",
+        "--memory-file",
+        str(path),
+    )
+    for more, count in (((), 0), (("--memory-across",), 2)):  # another repository's, unless the user says so
+        hostile = {"memory": as_json('__global__ void softmax_kernel() { asm("trap;"); }', ["1"], ["1"])}
+        _, result, _, server = run(*arguments, *more, instead=hostile)
+        assert result["written"] == ""
+        assert told_to(server).count(told) == count
+    path.write_bytes(b"no database" * 100)
+    code, result, err, server = run(*arguments)
+    assert (code, result, server.requests) == (1, None, [])
+    assert err.startswith("optiml: ")
+    assert "the memory cannot be opened" in err
 
 
 def test_a_budget_stops_it_and_says_so(run: Any) -> None:

@@ -273,8 +273,24 @@ class Tensor:
     def numpy(self):
         return self.array
 
+    @property
+    def dtype(self):
+        return self.array.dtype
+
+class Module:
+    def named_parameters(self):
+        return [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor)]
+
+def functional_call(module, parameters, args, kwargs):
+    for name, value in parameters.items():
+        setattr(module, name, value)
+    return module.forward(*args, **kwargs)
+
 torch = types.ModuleType("torch")
 torch.Tensor, torch.from_numpy = Tensor, Tensor
+torch.nn, torch.func = types.SimpleNamespace(Module=Module), types.SimpleNamespace(functional_call=functional_call)
+torch.manual_seed = torch.set_default_dtype = lambda value: None
+torch.no_grad = __import__("contextlib").nullcontext
 sys.modules["torch"] = torch
 """
 
@@ -292,6 +308,54 @@ def softmax(x):
     expected = prepare(spec, task, [ask(RIGHT)], check)[0]
     assert np.array_equal(known.wide["y"], expected.wide["y"])
     assert np.array_equal(known.narrow["y"], expected.narrow["y"])
+
+
+MODEL = """
+class Model(torch.nn.Module):
+    def __init__(self, times):
+        self.times, self.y = times, Tensor(np.zeros(3))
+
+    def forward(self, x, n, a=1.0):
+        return Tensor(self.times * a * x.array + self.y.array)
+
+def get_inputs():
+    return [Tensor(np.zeros(3))]
+
+def get_init_inputs():
+    return [2]
+"""
+
+
+def test_a_module_is_a_reference_with_its_parameters_as_inputs(ask: Any) -> None:
+    """The form of KernelBench's tasks; it had to be written as a function first."""
+    task, spec = made("saxpy")
+    check = [Check(1, "declared", 3)]
+    oracle = ask(TORCH + MODEL, "Model")
+    assert (oracle.required, oracle.optional) == (("x", "n", "y"), ("a",))
+    known = prepare(spec, task, [oracle], check)[0]
+    expected = prepare(spec, task, [ask("def saxpy(x, y, a):\n    return 2 * a * x + y\n", "saxpy")], check)[0]
+    assert np.array_equal(known.wide["y"], expected.wide["y"])
+    assert np.array_equal(known.narrow["y"], expected.narrow["y"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("return [2]", "return []", "cannot be made: TypeError.*missing 1 required positional argument: 'times'"),
+        ("def get_init_inputs", "def other", "cannot be made: TypeError"),
+        ("def forward", "def run", "cannot be made: AttributeError.*forward"),
+        (
+            "self.times, self.y",
+            "self.times, self.x",
+            "cannot be made: ValueError: 'x' is an argument of forward and a parameter",
+        ),
+        ("class Model", "class Other", "has no function 'Model'"),
+    ],
+)
+def test_a_module_with_missing_parts_is_refused_with_one_sentence(ask: Any, before: str, after: str, says: str) -> None:
+    assert before in MODEL
+    with pytest.raises(ReferenceError_, match=says):
+        ask(TORCH + MODEL.replace(before, after), "Model")
 
 
 def test_what_a_type_cannot_hold_apart_from_zero_is_no_wrong_result(ask: Any) -> None:

@@ -101,6 +101,37 @@ def test_priors_follow_what_the_rules_brought(memory):
     assert memory.priors(KernelTraits("repo-b", "sm_90", GOOD.signature, ROW)) == {}
 
 
+def test_a_prediction_takes_no_measurements_place(memory):
+    """A run without a GPU replaced what an earlier one had measured of the same edit."""
+    memory.add(GOOD)
+    memory.add(replace(GOOD, ratio=40.0, predicted=True, outcome=Outcome.SCREENED))
+    assert told(memory) == [GOOD]
+    memory.add(BAD)
+    memory.add(replace(BAD, ratio=1.5, predicted=True, outcome=Outcome.SCREENED))  # a failure gives way
+    assert {x.ratio for x in told(memory)} == {6.5, 1.5}
+    memory.add(replace(BAD, ratio=1.2, outcome=Outcome.ACCEPTED))  # and a prediction does to a measurement
+    assert {x.ratio for x in told(memory)} == {6.5, 1.2}
+
+
+def test_priors_follow_predictions_only_where_nothing_was_measured(memory):
+    kernel = KernelTraits("repo-a", "sm_90", GOOD.signature, ROW)
+    memory.add(replace(GOOD, idea="another", ratio=32.0, predicted=True))
+    memory.add(replace(GOOD, idea="a third", ratio=None, outcome=Outcome.COMPILE_ERROR))
+    assert memory.priors(kernel) == {"warp_row": pytest.approx((5.0 - 0.5) / 2)}
+    memory.add(replace(GOOD, ratio=2.0))
+    assert memory.priors(kernel) == {"warp_row": pytest.approx((1.0 - 0.5) / 2)}
+
+
+def test_what_was_not_diagnosed_or_is_not_written_yet_is_neither_like_nor_unlike(memory):
+    """Lessons of a tuning run, which diagnoses nothing, were never told to a search with a profiler."""
+    memory.add(
+        replace(GOOD, signature=(), features={**ROW, "reads": 9, "loops": 5, "threads_log2": 8, "blocks_log2": 12})
+    )
+    assert told(memory, features={**ROW, "threads_log2": 8, "blocks_log2": 12})
+    assert told(memory, (), {})  # a kernel that is to be generated
+    assert memory.recall(KernelTraits("repo-a", "sm_80", (), {})) == []
+
+
 def test_it_outlives_the_process_that_wrote_it(tmp_path):
     first = Memory(tmp_path / "memory.sqlite")
     first.add(GOOD)

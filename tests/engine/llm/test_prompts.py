@@ -85,8 +85,9 @@ def grown(data=None):
     return spec, node
 
 
-def context_of(spec, node, **more):
-    diagnosed = Diagnosed(SENTENCES, {"dram__bytes.sum": "134217728 byte", "gpu__time_duration.sum": "501.2 us"})
+def context_of(spec, node, pipes_us=None, parts_us=None, **more):
+    counters = {"dram__bytes.sum": "134217728 byte", "gpu__time_duration.sum": "501.2 us"}
+    diagnosed = Diagnosed(SENTENCES, counters, pipes_us=pipes_us or {}, parts_us=parts_us or {})
     return make_context(node, spec, Target(), counters=COUNTERS, diagnosed=diagnosed, **more)
 
 
@@ -316,6 +317,34 @@ def test_a_prompt_tells_the_best_program_the_best_sibling_and_the_floor():
         "Its arrays hold 134 MB (rows=4096), which take 32.2 us to move at 4.17 TB/s; this version takes 18 times that."
     )
     assert floor in text
+
+
+def test_the_floor_is_that_of_the_pipe_which_binds():
+    """A product of matrices was told that it takes 60 times what its arrays take to move; its fp32 pipe was at its peak."""
+    spec, node = grown()
+    spec = replace(spec, time=spec.time[:1])
+
+    def told(**pipes):
+        return context_of(spec, node.path()[1], pipes).floor
+
+    copied = "Its arrays hold 134 MB (rows=4096), which take 32.2 us to move at 4.17 TB/s"
+    assert told(fp32=20.0, special=30.0) == f"{copied}; this version takes 18 times that."
+    bound = f"{copied}. Its roof is arithmetic, not memory: as it is written, it keeps the special busy for"
+    assert told(fp32=20.0, special=145.0) == f"{bound} 145 us; this version takes 4 times that."
+    assert told(fp32=20.0, special=300.0) == (
+        f"{bound} 300 us; this version takes 1.9 times that. Below that it takes less or cheaper arithmetic, or another pipe."
+    )
+    assert "this version takes no longer than that." in told(fp32=600.0)
+
+
+def test_a_prompt_tells_what_a_predicted_time_is_made_of():
+    """Of a tiled product it said that counters are needed to name the bottleneck, and the prediction knew: shared memory."""
+    spec, node = grown()
+    parts = {"compute": 90.0, "memory": 20.0, "shared memory": 700.0, "load/store units": 300.0, "launch": 2.0}
+    told = context_of(replace(spec, time=spec.time[:1]), node.path()[1], None, parts).floor
+    assert told.endswith(
+        " The largest parts of the prediction, which overlap: shared memory 700 us, load/store units 300 us, compute 90 us."
+    )
 
 
 def branched():

@@ -17,13 +17,14 @@ from engine.llm.budget import Limit, Price
 from engine.llm.feed import Background, LlmFeed
 from engine.llm.judge import MOST_JUDGED, Calibration
 from engine.llm.lesson_store import Memory
-from engine.llm.lessons import MemorySettings
 from engine.llm.node_context import Diagnosed
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
-from engine.profile.counters import Counter, Profile, StepProfile
+from engine.predict.counts import AccessCounts
+from engine.predict.footprint import Footprint
+from engine.profile.counters import DURATION, FMA_PCT, Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.run.optimization import Options, optimize
 from engine.search.journal import Journal
@@ -31,6 +32,7 @@ from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.settings.config import Model, parse_config
+from engine.settings.memory_settings import MemorySettings
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
@@ -195,7 +197,12 @@ class Profiler:
         return self.answers.setdefault(node.program.digest, Future())
 
     def answer(self):
-        step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), {"dram__bytes.sum": Counter(3.5e6, "byte")})
+        counters = {
+            "dram__bytes.sum": Counter(3.5e6, "byte"),
+            DURATION: Counter(8e3, "ns"),
+            FMA_PCT: Counter(75.0, "%"),
+        }
+        step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), counters)
         found = Diagnosis("memory", "memory-bound", (Finding("uncoalesced", "strided", 0.9),))
         for future in self.answers.values():
             future.set_result((found, Profile("", "full", 0, (step,))))
@@ -218,8 +225,32 @@ def test_a_node_that_is_asked_about_is_diagnosed_first():
     profiler.answer()
     told = diagnose(node, 5.0)
     assert told.codes == ("memory_bound", "uncoalesced")
-    assert told.counters == {"dram__bytes.sum": "3.5e+06 byte"}
+    assert told.counters["dram__bytes.sum"] == "3.5e+06 byte"
+    assert told.pipes_us == {"fp32 pipe": pytest.approx(6.0)}  # three quarters of 8 us
     assert diagnoser(None, lambda program: program)(node, 5.0) == Diagnosed()
+
+
+@pytest.mark.parametrize(
+    ("bound", "parts", "codes"),
+    [
+        ("unknown", {"compute": 9.0, "shared memory": 70.0}, ("shared_queue_stalls", "uncoalesced")),
+        ("unknown", {"atomics": 9.0}, ("unknown_bound", "uncoalesced")),
+        ("unknown", {}, ("unknown_bound", "uncoalesced")),
+        ("memory", {"compute": 9.0}, ("memory_bound", "uncoalesced")),
+    ],
+)
+def test_the_largest_part_of_a_prediction_stands_for_a_bound_that_only_counters_name(bound, parts, codes):
+    """A tiled product was shown no technique: its only code was that the bottleneck is unknown."""
+    moved = Footprint(1.0, 1.0, AccessCounts(()), {"fp32 pipe": 2.0}, parts)
+
+    class Predicted:
+        def known(self, digest):
+            return Diagnosis(bound, "", (Finding("uncoalesced", "strided", 0.9),)), Profile(
+                "", "predicted", 0, (), predicted=moved
+            )
+
+    told = diagnoser(Predicted(), lambda program: program)(evaluated(), 0.0)
+    assert (told.codes, told.parts_us, told.pipes_us) == (codes, parts, {"fp32 pipe": 2.0})
 
 
 def test_a_question_is_asked_though_its_node_cannot_be_profiled():

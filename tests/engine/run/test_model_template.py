@@ -16,6 +16,7 @@ pytest.importorskip("jinja2")
 
 from engine.compile.built import NotBuilt
 from engine.errors import UsageError
+from engine.llm.feed import Background
 from engine.llm.node_context import Diagnosed, make_context
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.llm.techniques import fitting
@@ -268,18 +269,20 @@ def test_a_question_for_a_template_states_what_limits_the_original_and_picks_tec
     server = serve(OPEN)
     seen = []
 
-    def analyse(original: Node) -> Diagnosed:
+    def analyse(original: Node, wait_s: float) -> Diagnosed:
         seen.append(original)
         case = CaseTiming("n=65536", 1.0, 7.5, 7.5, 1.0, 1.0, 1.0, 0)
         original.evaluation = Evaluation(Outcome.NO_DIFFERENCE, Measurement((case,), 1.0, 1.0, 1.0, predicted=True))
         return Diagnosed(("too few loads in flight",), {}, ("latency_bound", "memory_stalls"))
 
-    one = TemplateAuthor(LlmSettings(), PROGRAM, (specs_in(PROGRAM, None)[0], None), Target(), tmp_path, analyse)
+    background = Background(analyse, lambda node: ["Use four warps: gave 2x on sm_90"])
+    one = TemplateAuthor(LlmSettings(), PROGRAM, (specs_in(PROGRAM, None)[0], None), Target(), tmp_path, background)
     one.first()
     one.close()
     told = server.requests[0]["messages"][1]["content"]
     assert "This version: the original; 7.5 us, predicted" in told
     assert "## What holds it back\n- too few loads in flight" in told
+    assert "## What similar kernels taught\n- Use four warps: gave 2x on sm_90" in told
     assert len(seen) == 1
     place = make_context(seen[0], specs_in(PROGRAM, None)[0], Target(), counters=()).place
     titles = {technique.title for technique in fitting(place, ("latency_bound", "memory_stalls"))}
@@ -291,7 +294,7 @@ def test_a_question_for_a_template_states_what_limits_the_original_and_picks_tec
         (specs_in(PROGRAM, None)[0], None),
         Target(),
         tmp_path,
-        analyse,
+        background,
     )
     assert replayed.first()[0].summary == "Leave the block open"
     replayed.close()

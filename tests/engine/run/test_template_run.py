@@ -8,6 +8,7 @@ import pytest
 
 from engine import cli
 from engine.cuda.load import load_program
+from engine.llm.lesson_store import Memory
 from engine.model import Outcome, Target
 from engine.process.decode import decode
 from engine.rules import families, make_site
@@ -63,6 +64,9 @@ def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypa
         "cpu",
         "--jobs",
         "2",
+        "--memory",
+        "--memory-file",
+        str(tmp_path / "memory.sqlite"),
     ]
     assert cli.main([*arguments, "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -76,6 +80,13 @@ def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypa
     assert result.counts["configurations"] == 1  # the other point is the original
     assert result.space.feasible == 2
     assert result.best is not None
+    assert result.memory == {"learnt": 2, "told": 0, "reweighed": 0}
+    memory = Memory(tmp_path / "memory.sqlite")
+    assert [(one.rule, one.predicted) for one in memory.lessons(str(work))] == [
+        ("constants", True),
+        ("constants:SIZE", True),
+    ]
+    memory.close()
     assert result.best.values["SIZE"] == 256  # 32 threads leave most of a multiprocessor idle
     assert result.rates["configurations_per_s"] > 0
     # The conditions of the repository's settings count for what the tuner suggests, too.

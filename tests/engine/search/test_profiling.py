@@ -227,7 +227,7 @@ def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
         def footprint(self, built, case):
             site = SiteCounts(12, "global", "load", 4, 100.0, 3200.0, 3200.0, "x")
             launched = KernelCounts(LaunchConfig((1, 1, 1), (32, 1, 1)), (site,), 0.0, 0.0)
-            return Footprint(64e6, 2e6, AccessCounts((launched,)))
+            return Footprint(64e6, 2e6, AccessCounts((launched,)), {"fp32 pipe": 3.5})
 
     watch, a, builds = PredictedWatch(Source(), SPEC, TARGET), built("a\n"), []
 
@@ -238,6 +238,7 @@ def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
     first, second = (watch.require(node(3, a), build).result(0) for _ in range(2))
     assert first is second is watch.known(a.program.digest)
     assert any("times are predicted" in sentence for sentence in first[0].sentences())
+    assert first[1].pipes_us == {"fp32 pipe": 3.5}
     said = "uncoalesced load of `x`: 32 sectors per request (ideal: 4), line 12 (counted on the CPU)"
     assert [(f.code, f.text, f.line) for f in first[0].findings if f.line] == [("uncoalesced", said, 12)]
     assert builds == [a.program]
