@@ -135,7 +135,7 @@ class SampledSizes:
                     continue
                 return Failure(error.what, case=known.case.name), Guardrail(NAME, "failed", error.what)
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
-            pairs.append((known, _with_blocks(known.job, launch, blocks)))
+            pairs.append((known, with_blocks(known.job, launch, blocks)))
         some = self._run_pairs(pairs, built)
         if isinstance(some, Failure):
             return some, Guardrail(NAME, "failed", some.reason)
@@ -248,14 +248,14 @@ class SampledSizes:
         """Whether a candidate does not end where one size alone is large and the original ends soon, but does at once at a part of it."""
         part = Case("", fraction(known.case.sizes, _FRACTION))
         try:
-            _, job = self._placed(part, self._contents[0], loose=False)
+            _, job = self.placed(part, self._contents[0], loose=False)
             (launch,) = self.machinery.launches(built.program, part.sizes)
         except OptimlError:
             return None
         if job is None or job.sample is None:
             return None
         blocks = counterparts(job.sample.blocks, job.launches[0], launch)
-        (run,) = self.machinery.within(built.extra, [_with_blocks(job, launch, blocks)], _AT_ONCE_S)
+        (run,) = self.machinery.within(built.extra, [with_blocks(job, launch, blocks)], _AT_ONCE_S)
         if run.findings:
             return None
         name = next(name for name, value in part.sizes.items() if value != known.case.sizes[name])
@@ -343,7 +343,7 @@ class SampledSizes:
             if not extra - set(job.sample.blocks):
                 return None
             blocks = sorted({*job.sample.blocks, *extra})
-            again = self.machinery.run(binary, [_with_blocks(job, job.launches[0], blocks)])[0]
+            again = self.machinery.run(binary, [with_blocks(job, job.launches[0], blocks)])[0]
         twice = entries_written_twice(known.run, again)
         if not twice or again.findings:
             return None
@@ -375,7 +375,7 @@ class SampledSizes:
             for sizes in (each, *(shrinking(each) if long else ())):
                 case = Case(", ".join(f"{name} = {value}" for name, value in sorted(sizes.items())), sizes)
                 try:
-                    launch, job = self._placed(case, self._contents[turn % _CONTENTS], loose)
+                    launch, job = self.placed(case, self._contents[turn % _CONTENTS], loose)
                 except OptimlError:
                     continue
                 if job is None:
@@ -404,7 +404,7 @@ class SampledSizes:
         wide = [
             known for known in self._known if known.job.sample and max(known.job.sample.entries.values()) > _COUNTED
         ]
-        jobs = [_with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
+        jobs = [with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
         runs = self.machinery.within(self.original.extra, jobs, BRIEF_DEADLINE_S) if jobs else []
         broken = {
             id(known)
@@ -421,7 +421,7 @@ class SampledSizes:
         jobs = list[tuple[Case, CpuJob]]()
         for case in self.spec.time:
             try:
-                _, job = self._placed(case, tiles, loose=False)
+                _, job = self.placed(case, tiles, loose=False)
             except OptimlError:
                 continue
             if job is not None:
@@ -433,7 +433,7 @@ class SampledSizes:
                     return case, finding.message
         return None
 
-    def _placed(self, case: Case, tiles: Tiles, loose: bool) -> tuple[LaunchConfig, CpuJob | None]:
+    def placed(self, case: Case, tiles: Tiles, loose: bool = False) -> tuple[LaunchConfig, CpuJob | None]:
         """The original's launch at a size, and its run. Raises OptimlError where there is none."""
         (launch,) = self.machinery.launches(self.original.program, case.sizes)
         return launch, self._job(case, launch, tiles, loose)
@@ -458,7 +458,8 @@ def _length(job: CpuJob) -> int:
     return max(job.sample.entries.values()) if job.sample else 0
 
 
-def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
+def with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
+    """A sampled run of other blocks, or of another launch."""
     assert job.sample is not None
     return replace(job, launches=(launch,), sample=replace(job.sample, blocks=tuple(blocks)))
 
