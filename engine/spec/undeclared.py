@@ -1,7 +1,8 @@
 """Contents that a spec's fills leave out and a caller may pass: what an edit may only take for granted where the original does.
 
-Whole numbers beyond their range, NaN in what has a range, NaN beside zeros, rows of a sparse matrix in any order and of any length. A
-family is tried where the original is defined on it; `in_order` gives the contents that must have the same results.
+Whole numbers beyond their range, other values in a buffer that the spec fills with one, NaN in what has a range, NaN beside zeros, rows of
+a sparse matrix in any order and of any length. A family is tried where the original is defined on it; `in_order` gives the contents
+that must have the same results.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
-Kind = Literal["below", "above", "far above", "ranged nan", "zeros beside nan", "rows"]
+Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "rows"]
 
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
 _ALTERED = 4  # one whole number of so many is beyond its range. Ours
 _NEAR = 200  # below the range: half of them are so near, as other marks of padding are. Ours
 _WIDTHS = 16  # times the range that "above" goes beyond it. Ours
+_MORE = 32  # above the value that fills a buffer. Ours
 _SIGNED = 1 << 24  # the most a signed number is: sums and squares of larger ones overflow, which is undefined. Ours
 
 
@@ -45,6 +47,7 @@ class Undeclared:
             "below": f"'{self.argument}' below its range",
             "above": f"'{self.argument}' above its range",
             "far above": f"'{self.argument}' far above its range",
+            "filled": f"'{self.argument}' filled with more than one value",
             "ranged nan": "NaN also where the spec gives a range",
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
             "rows": "long rows with columns in any order",
@@ -61,6 +64,7 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
             found += [Undeclared("below", argument.name)] if least < low else []
             found += [Undeclared("above", argument.name)] if high <= most else []
             found += [Undeclared("far above", argument.name)] if high + _WIDTHS * (high - low) < most else []
+    found += [Undeclared("filled", argument.name) for argument in _read(spec) if argument.fill.kind == "constant"]
     if any(_ranged(argument) for argument in _read(spec)):
         found.append(Undeclared("ranged nan"))
     floats = [argument.name for argument in _read(spec) if _takes_nan(argument)]
@@ -82,6 +86,16 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
         buffers = poisoned(spec, case, seed, "declared")
         argument = spec.argument(change.argument)
         buffers[argument.name] = _beyond(spec, argument, change.kind, buffers[argument.name], rng)
+        return buffers
+    if change.kind == "filled":
+        buffers = poisoned(spec, case, seed, "declared")
+        old, dtype = buffers[change.argument], parse_dtype(spec.argument(change.argument).type)
+        if dtype.kind == "float":
+            buffers[change.argument] = dtype.from_float64(dtype.to_float64(old) + rng.random(old.size))
+        elif dtype.kind == "int":
+            buffers[change.argument] = np.minimum(old, dtype.limits[1] - _MORE) + rng.integers(
+                0, _MORE, old.size
+            ).astype(old.dtype)
         return buffers
     if change.kind == "rows":
         buffers = poisoned(spec, case, seed, "declared")
