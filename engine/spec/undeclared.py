@@ -26,6 +26,7 @@ _ALTERED = 4  # one whole number of so many is beyond its range. Ours
 _NEAR = 200  # below the range: half of them are so near, as other marks of padding are. Ours
 _WIDTHS = 16  # times the range that "above" goes beyond it. Ours
 _MORE = 32  # above the value that fills a buffer. Ours
+_NEARLY = 4  # of which one part of a type's numbers makes a range wide. Ours
 _SIGNED = 1 << 24  # the most a signed number is: sums and squares of larger ones overflow, which is undefined. Ours
 
 
@@ -62,7 +63,8 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
             low, high, most = bounds
             least = int(parse_dtype(argument.type).limits[0])
             found += [Undeclared("below", argument.name)] if least < low else []
-            found += [Undeclared("above", argument.name)] if high <= most else []
+            wide = (high - low) * _NEARLY >= most  # so large a range leaves out what it does by intent
+            found += [Undeclared("above", argument.name)] if high <= most and not wide else []
             found += [Undeclared("far above", argument.name)] if high + _WIDTHS * (high - low) < most else []
     found += [Undeclared("filled", argument.name) for argument in _read(spec) if argument.fill.kind == "constant"]
     if any(_ranged(argument) for argument in _read(spec)):

@@ -28,6 +28,7 @@ def _whole(type_: str, low: str, high: str) -> Argument:
         (_whole("unsigned char", "0", "256"), set()),
         (_whole("long long", "-1", "cols"), {"below", "above", "far above"}),
         (_whole("unsigned int", "0", "1000"), {"above", "far above"}),
+        (_whole("unsigned int", "0", "2000000000"), set()),
     ],
 )
 def test_whole_numbers_leave_their_range_where_their_type_lets_them(argument: Argument, kinds: set[str]) -> None:
