@@ -65,7 +65,7 @@ CPU = (
     Row("device_state", "time-bomb"),
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
-    Row("other_scalars", "the-spec-s-factor", ("other_callers",)),
+    Row("other_scalars", "the-spec-s-factor"),
     Row("other_callers", "the-spec-s-flag"),
     Row("other_callers", "block-of-the-spec"),
     Row("other_callers", "reads-what-it-wrote-in-place"),

@@ -118,8 +118,9 @@ class AdmittedChecks:
         """Contents that the spec's fills leave out."""
         if not self.defences.undeclared:
             return
-        cases = sorted(range(len(self.spec.check)), key=lambda i: bytes_needed(self.spec, self.spec.check[i]))[-_TWO:]
+        by_size = sorted(range(len(self.spec.check)), key=lambda i: bytes_needed(self.spec, self.spec.check[i]))
         for change in undeclared(self.spec):
+            cases = by_size if change.kind == "filled" else by_size[-_TWO:]  # one block alone need not add up
             passing = self._passing([(case, change.words) for case in cases])
             if change.nan:
                 self._confirming |= self._nan_checks(SpecialValues(self.spec, self._ordinary), passing)
