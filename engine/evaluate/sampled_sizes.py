@@ -275,8 +275,8 @@ class SampledSizes:
             now = noise(self.spec, name, old, reference)
             failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
             if failure is not None:
-                now = self._usual_noise(known, name, now)
-                failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
+                usual = self._usual_noise(known, name, now)
+                failure = difference(self.spec, name, Outputs(new, old, reference), usual, case) if usual else None
         else:
             failure = difference(
                 self.spec, name, Outputs(new, old), replace(exact, error=_PLAIN_NOISE * exact.rms), case
@@ -287,8 +287,8 @@ class SampledSizes:
         values = failure.reason.rpartition(": ")[2]
         return replace(failure, index=index, reason=f"'{name}' differs at index {index} at {case}: {values}")
 
-    def _usual_noise(self, known: _Known, name: str, found: Noise) -> Noise:
-        """The original's noise at this size over other contents.
+    def _usual_noise(self, known: _Known, name: str, found: Noise) -> Noise | None:
+        """The original's noise at this size over other contents; None where most of its runs did not end, as on a busy machine.
 
         Where a launch writes one sum, that may come out nearly exact, or nearly zero: no other order of its terms would be as near.
         """
@@ -299,13 +299,16 @@ class SampledSizes:
             return found
         runs = self.machinery.run(self.original.extra, jobs)
         wides = self.machinery.run(twins[0][0], [twin for _, twin in twins])
-        seen = [found]
+        seen, ended = [found], 0
         for run, wide in zip(runs, wides, strict=True):
             if run.findings or wide.findings:
                 continue
+            ended += 1
             one, other = run.writes[name], wide.writes[name]
             if len(one.entries) and np.array_equal(one.entries, other.entries):
                 seen.append(noise(self.spec, name, {name: one.values}, {name: other.values}))
+        if 2 * ended < len(twins):
+            return None
         return Noise(max(each.error for each in seen), max(each.rms for each in seen))
 
     def _reference(self, known: _Known, name: str, entries: NDArray[Any]) -> Arrays | None:
