@@ -51,6 +51,7 @@ class Row:
 # What a confirmation and the gate do last refuses much of what the others stop.
 LAST = (
     "sampled_sizes", "infinite_inputs", "mixed_magnitudes", "alike_inputs", "ignored_nan", "added_conditions", "helpers",
+    "other_callers", "undeclared", "equal_terms",
     "second_opinion", "whole_build", "names", "assumptions",
 )  # fmt: skip
 # With either on, a kernel cannot keep anything from one launch to the next.
@@ -65,6 +66,12 @@ CPU = (
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
     Row("other_scalars", "the-spec-s-factor"),
+    Row("other_callers", "the-spec-s-flag"),
+    Row("other_callers", "block-of-the-spec"),
+    Row("other_callers", "reads-what-it-wrote-in-place"),
+    Row("undeclared", "mask-as-factor"),
+    Row("undeclared", "row-taken-as-dense"),
+    Row("equal_terms", "uncompensated"),
     Row("families", "ordinary-values-only"),
     Row("nan_inputs", "nan-becomes-zero"),
     Row("infinite_inputs", "clips-the-largest"),

@@ -15,17 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-FLOAT, HIGH_HALF = 1, 2  # bits of `lossy_indices`
+FLOAT, HIGH_HALF, STORED = 1, 2, 4  # bits of `lossy_indices`
 WORDS = {
     FLOAT: "an index or a size passes through a float, which holds whole numbers to 2^24 alone",
     HIGH_HALF: "an index is divided by the high half of a product with a rounded reciprocal, which is wrong from some size on",
+    STORED: "a whole number that is stored comes out of a float, which holds whole numbers to 2^24 alone",
 }
-_MAYBE = re.compile(r"\bcvt\.r[nzmp]\.b?f(?:16|32)\.[us]|\b(?:mul|mad)\.hi\.[us]32|\bshr\.[us]64")
+_MAYBE = re.compile(
+    r"\bcvt\.r[nzmp]\.b?f(?:16|32)\.[us]|\b(?:mul|mad)\.hi\.[us]32|\bshr\.[us]64|\bcvt\.r[nzmp]i?(?:\.\w+)*?\.[us](?:32|64)\.b?f(?:16|32)"
+)
 _LINE = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.+?);", re.M)
 _REGISTER = re.compile(r"%[a-z]+\d+|%n?(?:cta|t)id\.[xyz]|%laneid")
 _INTEGER = re.compile(r"\.(?:[usb](?:8|16|32|64))$")
 _TO_FLOAT = re.compile(r"cvt\.r[nzmp](?:\.\w+)*?\.b?f(?:16|32)\.[us]\d+$")
 _TO_INTEGER = re.compile(r"cvt\.r[nzmp]i?(?:\.\w+)*?\.[us]\d+\.b?f(?:16|32)$")
+_STORES = re.compile(r"(?:st|red|atom)\.(?:global|relaxed|release)?[\w.:]*\.[usb](?:32|64)$")
 _FLOAT_TYPE = re.compile(r"\.b?f(?:16|32)(?:x2)?$")
 _HIGH = re.compile(r"(?:mul|mad)\.hi\.[us]32$")
 _LOADS = ("ld.", "ldu.", "atom.", "tex.", "shfl.", "vote.", "redux.", "match.", "mma.", "wmma.", "ldmatrix.")
@@ -68,6 +72,7 @@ def _of_function(instructions: list[_PtxLine]) -> int:
     indices = _closure(instructions, lambda one, known: _makes_index(one, known), counters)
     counts = _remaining(instructions, lambda one, known: _counts(one, known, small))
     floats = _closure(instructions, lambda one, known: _passes(one, known, indices, counts))
+    rounded = _closure(instructions, _passes_rounded)
     products = {name for one in instructions if _multiplies(one, indices) for name in one.result}
     found = 0
     for one in instructions:
@@ -79,6 +84,8 @@ def _of_function(instructions: list[_PtxLine]) -> int:
         compared = one.operation.startswith("setp.") and _FLOAT_TYPE.search(one.operation)
         if compared and set(one.registers) & floats and _only(one, counts):
             found |= FLOAT
+        if _STORES.match(one.operation) and rounded & set(_REGISTER.findall(",".join(_stored(one)))):
+            found |= STORED
         if _HIGH.match(one.operation) and _both(one, indices):
             found |= HIGH_HALF
         if (
@@ -158,6 +165,19 @@ def _passes(one: _PtxLine, known: set[str], indices: set[str], counts: set[str])
     if not set(one.result) <= counts:
         return False
     return bool(set(one.registers) & (indices if _TO_FLOAT.match(one.operation) else known))
+
+
+def _passes_rounded(one: _PtxLine, known: set[str]) -> bool:
+    """Whether it makes a whole number of 32 bits or more of a float, or another one of such a number."""
+    if _TO_INTEGER.match(one.operation):
+        return re.search(r"\.[us](?:32|64)\.b?f", one.operation) is not None
+    return _whole(one) and bool(set(one.registers) & known)
+
+
+def _stored(one: _PtxLine) -> tuple[str, ...]:
+    """The operands of a store or an atomic that go to memory: all behind the address."""
+    at = next((i for i, operand in enumerate(one.operands) if operand.endswith("]")), -1)
+    return one.operands[at + 1 :]
 
 
 def _computes(one: _PtxLine) -> bool:

@@ -159,7 +159,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            9, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            10, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

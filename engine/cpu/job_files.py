@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -66,10 +66,14 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
         f"early {int(job.early_copies)}",
         f"count {job.count + (job.count and job.every_block)}",
     ]
+    # Both pointers lead to the output's buffer, which begins with what the input holds; the input's own is left alone.
+    places = {name: number for number, name in enumerate(names)}
+    places |= {first: places[name] for name, first in job.shared.items()}
     for name in names:
-        array = job.buffers[name]
+        array = job.buffers[job.shared.get(name, name)]
         size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
-        figures = (size, max(array.dtype.itemsize, 1), _FLAGS[spec.argument(name).role], data.place(array))
+        role = "inout" if name in job.shared else spec.argument(name).role
+        figures = (size, max(array.dtype.itemsize, 1), _FLAGS[role], data.place(array))
         rows.append(" ".join(["buffer", *map(str, figures)]))
         if job.sample:
             rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
@@ -77,7 +81,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
             rows.append(f"apart {array.dtype.itemsize}")
     for each in constants(spec, job.scalars):
         # As an argument of a launch, or the number of the buffer whose contents it has.
-        rows.append(f"constant {f'b{names.index(each)}' if isinstance(each, str) else _word(each, names)}")
+        rows.append(f"constant {f'b{places[each]}' if isinstance(each, str) else _word(each, places)}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
             raise MachineError(
@@ -85,7 +89,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
                 spec.file,
                 "check the launch's grid, block and shared memory",
             )
-        words = [_word(each, names) for each in passed(spec, part, job.scalars)]
+        words = [_word(each, places) for each in passed(spec, part, job.scalars)]
         shape = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
         rows.append(" ".join(["launch", *map(str, shape), *words]))
         if job.sample:
@@ -93,6 +97,6 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
     return rows
 
 
-def _word(value: Passed, names: list[str]) -> str:
+def _word(value: Passed, places: Mapping[str, int]) -> str:
     """A value's bytes, and for each address in it the byte and the number of the buffer."""
-    return "+".join([f"s{value.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in value.places)])
+    return "+".join([f"s{value.data.hex()}", *(f"{at}:{places[name]}" for at, name in value.places)])

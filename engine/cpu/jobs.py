@@ -82,6 +82,7 @@ class CpuJob:
     sample: Sample | None = None  # run only these blocks; one launch
     early_copies: bool = False  # asynchronous copies arrive at once, as on no GPU
     moved: frozenset[str] = frozenset()  # buffers one element behind an address that is a multiple of 16 bytes and more
+    shared: Mapping[str, str] = field(default_factory=dict)  # outputs with the input whose buffer each is as well
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,15 @@ _Passed = Mapping[str, frozenset[str]]  # the host's variables behind each point
 
 @dataclass(frozen=True)
 class SharedBuffer:
-    """Two pointer parameters for which a caller passes one variable. `where` is the `path:line` of the launch or call."""
+    """Two pointer parameters for which a caller passes one variable. `where` is the `path:line` of the launch or call.
+
+    `equal`: what it passes for them is made of the same variables, as the whole buffer twice is.
+    """
 
     first: str
     second: str
     where: str
+    equal: bool = False
 
 
 def shared_buffers(program: Program, kernel: Kernel, launches: Sequence[LaunchSite]) -> tuple[SharedBuffer, ...] | None:
@@ -74,7 +78,7 @@ def _calls(unit: Unit, caller: Function, name: str) -> list[Node]:
 def _clashes(passed: _Passed, where: str) -> Iterator[SharedBuffer]:
     for (first, some), (second, others) in combinations(passed.items(), 2):
         if some & others:
-            yield SharedBuffer(first, second, where)
+            yield SharedBuffer(first, second, where, some == others)
 
 
 def _variables(argument: Node | None, written: str) -> frozenset[str]:

@@ -28,6 +28,7 @@ from engine.spec.kernel_spec import KernelSpec
 NAME = "conditions of the edit met"
 _FALSE, _TRUE, _VARIES = 1, 2, 4  # of CpuRun.seen
 _MOST_SHOWN = 3
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _EFFECT = re.compile(r"\w\s*\(|\+\+|--|(?<![=!<>])=(?!=)")  # a call or a cast, a step, an assignment
 
 Unseen = tuple[str, bool]  # the words of a condition, and the outcome that no run had
@@ -86,6 +87,10 @@ class AddedConditions:
         if built.by_rules:  # a rule's guards are for what no case has; nobody hides a size behind them
             return Guardrail(NAME, "not checked", unmet)
         return Guardrail(NAME, "failed", f"{unmet}: leave it out, or add a check case that meets it")
+
+    def words(self, built: Built) -> frozenset[str]:
+        """The names in the conditions of a watched candidate that no run has met."""
+        return frozenset(word for text, _ in self._unseen(built) for word in _NAME.findall(text))
 
     def _own_unread(self) -> frozenset[str]:
         own: CpuBinary = self.watched_original().extra

@@ -13,20 +13,22 @@ from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupport
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
+from engine.evaluate.admitted_checks import AdmittedChecks, OriginalRuns
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import Controls, Exchange, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.edit_variants import EditVariants
+from engine.evaluate.equal_terms import EqualTerms
 from engine.evaluate.known_noise import KnownNoise
 from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
 from engine.evaluate.secret_cases import SecretCases
-from engine.evaluate.special_values import SpecialValues
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
-from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
-from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
+from engine.model import Evaluation, Failure, Guardrail, Outcome
+from engine.spec.data import bytes_needed, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.undeclared import contents
 from engine.verify.plan import plan
 from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
 
@@ -66,12 +68,12 @@ class CpuScreen:
         self._missing: list[str] = []
         self._no_race_verdict = ""
         self._secret = SecretCases(spec, builder, self._random)
-        self._nan: list[int] = []  # check cases with that family
-        self._extremes: list[tuple[int, str]] = []  # and with these, when a suggestion is confirmed
-        self._run: Built | None = None  # the original with the launches of the secret cases
+        runs = OriginalRuns(self._drawn, self._again)
+        self._admitted = AdmittedChecks(spec, builder.defences, self._secret, self._noise, runs, lambda: self._cases)
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
         self._mixed: MixedMagnitudes | None = None
+        self._equal: EqualTerms | None = None
         self._strict = builder.defences.undefined
         self._conditions: AddedConditions | None = None
         self._runs: SuggestionRuns | None = None
@@ -155,12 +157,15 @@ class CpuScreen:
         except OptimlError:
             return None
 
-    def _job(self, launches: Sequence[LaunchConfig], buffers: Arrays, values: Mapping[str, Any], order: int) -> CpuJob:
-        return CpuJob(tuple(launches), buffers, values, order, early_copies=not self._builder.defences.late_copies)
+    def _job(self, built: Built, case: int, inputs: tuple[Arrays, Mapping[str, Any]], order: int) -> CpuJob:
+        """A program's run of a case. Raises OptimlError where it cannot be launched at one that the original can."""
+        launches = self._with_secret(built).launches[case]
+        early = not self._builder.defences.late_copies
+        return CpuJob(launches, *inputs, order, early_copies=early, shared=self._case(case).shared)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
         chosen = self._case(case)
-        return poisoned(self._spec, chosen, seed, family), scalars(self._spec, chosen)
+        return contents(self._spec, chosen, seed, family), scalars(self._spec, chosen)
 
     def _case(self, index: int) -> Case:
         return self._cases[index]
@@ -183,13 +188,15 @@ class CpuScreen:
         once, as some runs take long and cores are many. The original's runs come second, those in another order third."""
         assert self._original is not None
         drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
-        launches = (self._run or self._original).launches
-        jobs = [self._job(launches[c], b, v, 0) for c, _, b, v in drawn]
+        jobs = [self._job(self._original, c, (b, v), 0) for c, _, b, v in drawn]
         others = [replace(job, order=1 + i % 2) for i, job in enumerate(jobs)] if turned else []
         pairs = [(binary, job) for job in (*jobs, *others)]
         if self._wide is not None:
             pairs += [
-                (self._wide, self._job(launches[c], wide_buffers(self._spec, b), wide_scalars(self._spec, v), 0))
+                (
+                    self._wide,
+                    self._job(self._original, c, (wide_buffers(self._spec, b), wide_scalars(self._spec, v)), 0),
+                )
                 for c, _, b, v in drawn
             ]
         found = self._machine.run_each(pairs, deadline_s=deadline_s or _ORIGINAL_DEADLINE_S)
@@ -197,7 +204,7 @@ class CpuScreen:
         runs, again, twins = found[:turned_at], found[turned_at:twins_at], found[twins_at:]
         wides = [None if twin.findings else dict(twin.outputs) for twin in twins] or [None] * len(jobs)
         known = [
-            KnownRun(c, f, b, v, dict(run.outputs), wide)
+            KnownRun(c, f, b, v, dict(run.outputs), wide, self._admitted.compared(c, f))
             for (c, f, b, v), run, wide in zip(drawn, runs, wides, strict=True)
         ]
         return known, runs, again
@@ -260,63 +267,26 @@ class CpuScreen:
         self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
     ) -> tuple[Finding, ...]:
         """ThreadSanitizer's findings on these cases with their inputs, in several orders of threads."""
-        launches = self._with_secret(built).launches
-        jobs = [self._job(launches[case], b, v, i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
+        jobs = [self._job(built, case, (b, v), i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
         return self._machine.races(built.extra, jobs)
 
     def _admit(self, built: Built) -> None:
-        """Add secret cases and families that the original passes: no finding, outputs written, alike in other orders of threads."""
+        """Add checks that the original passes: secret cases, those of other callers, contents that the spec's fills leave out."""
         self._secret.draw(built.program)
-        self._run = self._with_secret(built)
-        first, drawn = len(self._spec.check), len(self._secret.cases)
-        defences = self._builder.defences
-        wanted = [(first + i, "declared") for i in range(drawn)]
-        if defences.families and takes_nan(self._spec):
-            wanted += [(i, NAN) for i in range(first if defences.shapes else 1) if defences.nan_inputs]
-            wanted += [(i, family) for family in EXTREMES for i in range(first) if defences.infinite_inputs]
-        passing = self._passing(built.extra, wanted)
-        secret = [item for item in passing if item.case >= first]
-        self._secret.keep([self._case(item.case) for item in secret])
-        secret = secret[: len(self._secret.cases)]
-        self._run = self._with_secret(built)
-        self._known += [replace(item, case=first + place) for place, item in enumerate(secret)]
-        passed = [item for item in passing if item.case < first and item.family == NAN]
-        special = SpecialValues(self._spec, self._ordinary)
-        if passed and special.passes_nan_on(passed):
-            self._nan = [item.case for item in passed]
-            self._known += passed[-1:]
-        for family in EXTREMES:
-            of_it = [item for item in passing if item.case < first and item.family == family]
-            if of_it and special.defines_extremes(of_it):
-                self._extremes += [(item.case, family) for item in of_it]
+        self._admitted.admit_secret()
+        self._known += self._admitted.screening
 
-    def _ordinary(self, drawn: Sequence[tuple[KnownRun, Arrays]]) -> list[CpuRun]:
-        """The original on other inputs in the place of those that these runs had."""
-        assert self._run is not None
-        jobs = [self._job(self._run.launches[k.case], buffers, k.scalars, 0) for k, buffers in drawn]
-        return self._machine.run_many(self._run.extra, jobs, deadline_s=_DEADLINE_S)
-
-    def _passing(self, binary: CpuBinary, wanted: Sequence[tuple[int, str]]) -> list[KnownRun]:
-        """Those of these cases and families that the original passes, each with inputs drawn for it."""
-        assert self._run is not None
+    def _drawn(self, wanted: Sequence[tuple[int, str]]) -> tuple[list[KnownRun], list[CpuRun], list[CpuRun]]:
+        assert self._original is not None
         seeds = [(case, family, self._random.getrandbits(40)) for case, family in wanted]
-        known, runs, again = self._run_original(binary, seeds, turned=True, deadline_s=_DEADLINE_S)
-        clean = [(item, other) for item, run, other in zip(known, runs, again, strict=True) if not run.findings]
-        for item, other in clean:
-            self._noise.record_order(item, other.outputs)
-        return [
-            item
-            for item, other in clean
-            if not unwritten(self._spec, [item], self._cases) and self._noise.compare(item, other.outputs) is None
-        ]
+        return self._run_original(self._original.extra, seeds, turned=True, deadline_s=_DEADLINE_S)
 
-    def _added(self) -> list[tuple[int, str, int]]:
-        """Checks on the secret cases, with NaN and with infinities, on fresh seeds."""
-        first = len(self._spec.check)
-        wanted = [(first + i, "declared") for i in range(len(self._secret.cases))]
-        wanted += [(case, NAN) for case in self._nan]
-        wanted += self._extremes
-        return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
+    def _again(self, drawn: Sequence[tuple[KnownRun, Arrays, Case | None]]) -> list[CpuRun]:
+        """The original on other buffers, or as another case has it."""
+        assert self._original is not None
+        places = [self._cases.index(case) if case is not None else item.case for item, _, case in drawn]
+        jobs = [self._job(self._original, at, (b, k.scalars), 0) for at, (k, b, _) in zip(places, drawn, strict=True)]
+        return self._machine.run_many(self._original.extra, jobs, deadline_s=_DEADLINE_S) if jobs else []
 
     def _repeats(self, known: Sequence[KnownRun], again: Sequence[CpuRun]) -> list[str]:
         """The original in other orders: it must not depend on them by more than its tolerance."""
@@ -329,10 +299,10 @@ class CpuScreen:
 
     def _controls(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         assert self._original is not None
-        launches = self._original.launches
+        original = self._original
 
         def run(drawn: Sequence[Exchange]) -> Sequence[CpuRun]:
-            jobs = [self._job(launches[each.of.case], each.buffers, each.of.scalars, 0) for each in drawn]
+            jobs = [self._job(original, each.of.case, (each.buffers, each.of.scalars), 0) for each in drawn]
             return self._machine.run_many(binary, jobs) if jobs else []
 
         declared = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
@@ -375,12 +345,12 @@ class CpuScreen:
     def _screen(self, built: Built, known: Sequence[KnownRun], evaluation: Evaluation) -> Evaluation | None:
         orders = _ORDERS if self._builder.defences.thread_orders else 1
         try:
-            launched = self._with_secret(built).launches
+            jobs = [
+                self._job(built, item.case, (self._before(item), item.scalars), i % orders)
+                for i, item in enumerate(known)
+            ]
         except OptimlError as error:
             return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what))
-        jobs = [
-            self._job(launched[item.case], self._before(item), item.scalars, i % orders) for i, item in enumerate(known)
-        ]
         # The first run alone, so that a candidate that never ends costs its deadline once.
         runs = self._machine.run_many(built.extra, jobs[:1], deadline_s=_DEADLINE_S)
         if not runs[0].findings or not self._builder.defences.access_checks:
@@ -391,7 +361,8 @@ class CpuScreen:
                 return refused(evaluation, held[0], self._case(item.case).name)
             if failure := self._noise.compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance):
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
-            built.extra.saw(run)
+            if item.compared is None:
+                built.extra.saw(run)
         return None
 
     # ---- the suggestion
@@ -403,22 +374,26 @@ class CpuScreen:
         self._prepared = True
         assert self._original is not None
         assert self._runs is not None
+        self._admitted.admit_callers(self._secret.callers(self._original.program))
+        self._admitted.admit_undeclared()
         original = self._conditions.watched_original() if self._conditions else self._original
+        samples = self._runs.samples(original, self._random)
+        if self._builder.defences.equal_terms:
+            self._equal = EqualTerms(self._spec, samples, self._random)
+            self._equal.draw()
         if self._builder.defences.sampled_sizes:
-            self._sampled = self._runs.samples(original, self._random)
+            self._sampled = samples
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
-        if self._wide is not None:
-            defences = self._builder.defences
-            self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, defences)
-            self._mixed.draw(self._random)
+        self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, self._builder.defences)
+        self._mixed.draw(self._random)
         self._fresh = self._drawn_afresh()
 
     def _drawn_afresh(self) -> list[KnownRun]:
         """The original on inputs that no candidate has seen: of one confirmation."""
         assert self._original is not None
-        return self._run_original(self._original.extra, [*self._seeds(1), *self._added()])[0]
+        return self._run_original(self._original.extra, [*self._seeds(1), *self._admitted.confirming(self._random)])[0]
 
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
@@ -458,13 +433,14 @@ class CpuScreen:
                 return screened, ()
             # Of few cores the race detector would take those that refute most of what is refuted.
             racing = beside.submit(self._race_findings, built, inputs) if judged and not early else racing
-            launched = self._with_secret(built).launches
-            drawn = [self._job(launched[k.case], self._before(k), k.scalars, 0) for k in declared]
+            drawn = [self._job(built, k.case, (self._before(k), k.scalars), 0) for k in declared]
             wrong, sampled = self._runs.moved(watched, declared, drawn), None
             if wrong is None and self._mixed:
                 wrong = self._mixed.judge(watched)
             if wrong is None and self._sampled:
                 wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
+            if wrong is None and self._equal:
+                wrong = self._equal.judge(watched)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
         if racing is not None and (findings := racing.result()):
@@ -492,10 +468,9 @@ class CpuScreen:
             return None, unwatched
         assert self._original is not None
         assert self._runs is not None
-        launches = self._with_secret(self._original).launches
-        jobs = [self._job(launches[k.case], k.buffers, k.scalars, 0) for k in known]
+        jobs = [self._job(self._original, k.case, (k.buffers, k.scalars), 0) for k in known]
         verdict = self._conditions.judge(watched, jobs)
         if verdict.verdict == "passed":
             return None, verdict
-        wrong = self._runs.timed_values(watched, self._random)
+        wrong = self._runs.named_values(watched, self._conditions.words(watched), self._random)
         return wrong, self._conditions.judge(watched, jobs)

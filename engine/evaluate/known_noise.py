@@ -63,6 +63,8 @@ class KnownNoise:
         for argument in self._spec.arguments:
             if argument.role not in ("out", "inout"):
                 continue
+            if item.compared is not None and argument.name not in item.compared:
+                continue
             now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
             scale = _larger(now, self._seen.get((item.case, item.family, argument.name), _NONE))
             compared = Outputs(outputs, item.original, item.wide)
@@ -71,6 +73,11 @@ class KnownNoise:
             if failure:
                 return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
         return None
+
+    def rename(self, case: int, other: int) -> None:
+        """Count what was seen of a case for another place."""
+        moved = {key: noise for key, noise in self._seen.items() if key[0] == case}
+        self._seen |= {(other, family, name): noise for (_, family, name), noise in moved.items()}
 
     def _add(self, item: KnownRun, name: str, now: Noise) -> None:
         key = item.case, item.family, name

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """One prepared input set with what the original makes of it."""
+    """One prepared input set with what the original makes of it. `compared` are the outputs that say something; None: all."""
 
     case: int
     family: str
@@ -22,6 +22,7 @@ class KnownRun:
     scalars: Mapping[str, Any]
     original: Arrays
     wide: Arrays | None
+    compared: frozenset[str] | None = None
 
 
 def screening_set(known: Sequence[KnownRun]) -> list[KnownRun]:

@@ -25,7 +25,7 @@ from engine.spec.alike import ALIKE, alike, faint, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.magnitudes import AWAY, HUGE, Mix, away, mixed, mixes
+from engine.spec.magnitudes import AWAY, FROM_ONE, HUGE, Mix, all_magnitudes, away, mixed, mixes
 from engine.verify.defences import ALL, Defences
 from engine.verify.widen import wide_buffers, wide_scalars
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
+_ALIKE = (
+    2.0**-10
+)  # likewise where numbers are ordinary and most are equal: sums of them round one way, by less than this. Ours
 _ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
 # Draws of contents far from zero, where the original must be exact: of few elements, and of many. Ours
 _DRAWS, _FEW_DRAWS = 10, 2
@@ -57,6 +60,7 @@ class _ContentsTrial:
     contents: tuple[Arrays, ...]
     beside: Literal["larger", "others", "plain", "usual"]
     order: int
+    wrong: float = _GROSS  # of a result as large as usual, or larger: what counts as a difference
 
     @property
     def tried(self) -> tuple[Arrays, ...]:
@@ -77,12 +81,12 @@ class _KnownContents:
 
 @dataclass
 class MixedMagnitudes:
-    """Runs beside one original; `wide` is its twin in double precision."""
+    """Runs beside one original; `wide` is its twin in double precision. Without one only whole numbers are compared."""
 
     spec: KernelSpec
     machine: CpuMachine
     original: Built
-    wide: CpuBinary
+    wide: CpuBinary | None
     defences: Defences = ALL
     _runs: list[_KnownContents] = field(default_factory=list, init=False)
 
@@ -95,7 +99,9 @@ class MixedMagnitudes:
         # Whole numbers have no twin to compare with: those that hang on the order of threads do not count.
         again = [replace(job, order=job.order + 1) for job in jobs]
         runs = self.machine.run_many(self.original.extra, [*jobs, *again], deadline_s=_DEADLINE_S)
-        twins = self.machine.run_many(self.wide, [self._twin(job) for job in jobs], deadline_s=_DEADLINE_S)
+        twins = runs[: len(jobs)]
+        if self.wide is not None:
+            twins = self.machine.run_many(self.wide, [self._twin(job) for job in jobs], deadline_s=_DEADLINE_S)
         together = list(zip(runs, runs[len(jobs) :], twins, strict=False))
         for trial in trials:
             own, together = together[: len(trial.contents)], together[len(trial.contents) :]
@@ -107,7 +113,7 @@ class MixedMagnitudes:
         counts = dict[str, Any]()
         for name, own in results[0].own.items():
             dtype = self._dtype(name)
-            if dtype.kind == "float":
+            if dtype.kind == "float" and self.wide is not None:
                 exact = [_exact(dtype, each.own[name], each.twin[name].astype(np.float64)) for each in results]
                 counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
                 if trial.beside == "larger":
@@ -141,11 +147,16 @@ class MixedMagnitudes:
             seed = rng.getrandbits(40)
             return seed, poisoned(spec, spec.check[case], seed, "declared")
 
-        if self.defences.mixed_magnitudes:
+        if self.defences.mixed_magnitudes and self.wide is not None:
             for turn, mix in enumerate(mixes(spec, rng)):
                 seed, buffers = declared(by_size[-1])
                 pair = (mixed(spec, buffers, mix, seed, _ROOM), mixed(spec, buffers, mix, seed))
                 yield _ContentsTrial(_said(mix), by_size[-1], pair, "larger", turn % 3)
+            if (every := all_magnitudes(spec)) is not None:
+                for turn, case in enumerate(by_size):
+                    seed, buffers = declared(case)
+                    pair = (mixed(spec, buffers, every, seed, _ROOM), mixed(spec, buffers, every, seed))
+                    yield _ContentsTrial(f"inputs {FROM_ONE}", case, pair, "larger", turn % 3)
             for turn, mix in enumerate(away(spec, rng)):  # a sum of many such numbers is exact by luck alone
                 for case, draws in {by_size[-1]: _FEW_DRAWS, by_size[0]: _DRAWS}.items():
                     drawn = [declared(case) for _ in range(draws)]
@@ -154,7 +165,8 @@ class MixedMagnitudes:
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
-                yield _ContentsTrial(how.words, case, (alike(spec, buffers, how, seed), buffers), "usual", turn % 3)
+                pair = (alike(spec, buffers, how, seed), buffers)
+                yield _ContentsTrial(how.words, case, pair, "usual", turn % 3, self._least())
             for turn, case in enumerate(by_size):
                 seed, buffers = declared(case)
                 if (small := faint(spec, buffers, seed)) is not None:
@@ -164,6 +176,13 @@ class MixedMagnitudes:
                 seed, buffers = declared(case)
                 if (both := with_nan(spec, buffers, seed)) is not None:
                     yield _ContentsTrial("NaN, which the original passes over", case, both, "plain", turn % 3)
+
+    def _least(self) -> float:
+        """What counts as a difference where numbers are ordinary: more than the coarsest type of a buffer rounds."""
+        coarse = [
+            parse_dtype(a.type).epsilon for a in self.spec.arguments if a.role != "scalar" and self._float(a.name)
+        ]
+        return min(_GROSS, max(_ALIKE, _EXACT_ULPS * max(coarse, default=0.0)))
 
     def _job(self, launches: Sequence[Sequence[LaunchConfig]], trial: _ContentsTrial, buffers: Arrays) -> CpuJob:
         values = scalars(self.spec, self.spec.check[trial.case])
@@ -195,7 +214,9 @@ class MixedMagnitudes:
                 got = self._dtype(name).to_float64(got)
                 with np.errstate(invalid="ignore", over="ignore"):
                     size = np.where(wanted == 0, known.usual[name], np.abs(wanted))
-                    wrong = counts & ~(np.abs(got - wanted) <= _GROSS * size)
+                    close = np.abs(got - wanted) <= _GROSS * size
+                    close &= np.abs(got - wanted) <= known.trial.wrong * np.maximum(size, known.usual[name])
+                    wrong = counts & ~close
             else:
                 wrong = counts & (got != wanted) & ~self._near(name, wanted, got)
             if wrong.any():

@@ -135,7 +135,7 @@ class SampledSizes:
                     continue
                 return Failure(error.what, case=known.case.name), Guardrail(NAME, "failed", error.what)
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
-            pairs.append((known, _with_blocks(known.job, launch, blocks)))
+            pairs.append((known, with_blocks(known.job, launch, blocks)))
         some = self._run_pairs(pairs, built)
         if isinstance(some, Failure):
             return some, Guardrail(NAME, "failed", some.reason)
@@ -248,14 +248,14 @@ class SampledSizes:
         """Whether a candidate does not end where one size alone is large and the original ends soon, but does at once at a part of it."""
         part = Case("", fraction(known.case.sizes, _FRACTION))
         try:
-            _, job = self._placed(part, self._contents[0], loose=False)
+            _, job = self.placed(part, self._contents[0], loose=False)
             (launch,) = self.machinery.launches(built.program, part.sizes)
         except OptimlError:
             return None
         if job is None or job.sample is None:
             return None
         blocks = counterparts(job.sample.blocks, job.launches[0], launch)
-        (run,) = self.machinery.within(built.extra, [_with_blocks(job, launch, blocks)], _AT_ONCE_S)
+        (run,) = self.machinery.within(built.extra, [with_blocks(job, launch, blocks)], _AT_ONCE_S)
         if run.findings:
             return None
         name = next(name for name, value in part.sizes.items() if value != known.case.sizes[name])
@@ -275,8 +275,8 @@ class SampledSizes:
             now = noise(self.spec, name, old, reference)
             failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
             if failure is not None:
-                now = self._usual_noise(known, name, now)
-                failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
+                usual = self._usual_noise(known, name, now)
+                failure = difference(self.spec, name, Outputs(new, old, reference), usual, case) if usual else None
         else:
             failure = difference(
                 self.spec, name, Outputs(new, old), replace(exact, error=_PLAIN_NOISE * exact.rms), case
@@ -287,8 +287,8 @@ class SampledSizes:
         values = failure.reason.rpartition(": ")[2]
         return replace(failure, index=index, reason=f"'{name}' differs at index {index} at {case}: {values}")
 
-    def _usual_noise(self, known: _Known, name: str, found: Noise) -> Noise:
-        """The original's noise at this size over other contents.
+    def _usual_noise(self, known: _Known, name: str, found: Noise) -> Noise | None:
+        """The original's noise at this size over other contents; None where most of its runs did not end, as on a busy machine.
 
         Where a launch writes one sum, that may come out nearly exact, or nearly zero: no other order of its terms would be as near.
         """
@@ -299,13 +299,16 @@ class SampledSizes:
             return found
         runs = self.machinery.run(self.original.extra, jobs)
         wides = self.machinery.run(twins[0][0], [twin for _, twin in twins])
-        seen = [found]
+        seen, ended = [found], 0
         for run, wide in zip(runs, wides, strict=True):
             if run.findings or wide.findings:
                 continue
+            ended += 1
             one, other = run.writes[name], wide.writes[name]
             if len(one.entries) and np.array_equal(one.entries, other.entries):
                 seen.append(noise(self.spec, name, {name: one.values}, {name: other.values}))
+        if 2 * ended < len(twins):
+            return None
         return Noise(max(each.error for each in seen), max(each.rms for each in seen))
 
     def _reference(self, known: _Known, name: str, entries: NDArray[Any]) -> Arrays | None:
@@ -343,7 +346,7 @@ class SampledSizes:
             if not extra - set(job.sample.blocks):
                 return None
             blocks = sorted({*job.sample.blocks, *extra})
-            again = self.machinery.run(binary, [_with_blocks(job, job.launches[0], blocks)])[0]
+            again = self.machinery.run(binary, [with_blocks(job, job.launches[0], blocks)])[0]
         twice = entries_written_twice(known.run, again)
         if not twice or again.findings:
             return None
@@ -375,7 +378,7 @@ class SampledSizes:
             for sizes in (each, *(shrinking(each) if long else ())):
                 case = Case(", ".join(f"{name} = {value}" for name, value in sorted(sizes.items())), sizes)
                 try:
-                    launch, job = self._placed(case, self._contents[turn % _CONTENTS], loose)
+                    launch, job = self.placed(case, self._contents[turn % _CONTENTS], loose)
                 except OptimlError:
                     continue
                 if job is None:
@@ -404,7 +407,7 @@ class SampledSizes:
         wide = [
             known for known in self._known if known.job.sample and max(known.job.sample.entries.values()) > _COUNTED
         ]
-        jobs = [_with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
+        jobs = [with_blocks(known.job, known.launch, spread(known.launch)) for known in wide]
         runs = self.machinery.within(self.original.extra, jobs, BRIEF_DEADLINE_S) if jobs else []
         broken = {
             id(known)
@@ -421,7 +424,7 @@ class SampledSizes:
         jobs = list[tuple[Case, CpuJob]]()
         for case in self.spec.time:
             try:
-                _, job = self._placed(case, tiles, loose=False)
+                _, job = self.placed(case, tiles, loose=False)
             except OptimlError:
                 continue
             if job is not None:
@@ -433,7 +436,7 @@ class SampledSizes:
                     return case, finding.message
         return None
 
-    def _placed(self, case: Case, tiles: Tiles, loose: bool) -> tuple[LaunchConfig, CpuJob | None]:
+    def placed(self, case: Case, tiles: Tiles, loose: bool = False) -> tuple[LaunchConfig, CpuJob | None]:
         """The original's launch at a size, and its run. Raises OptimlError where there is none."""
         (launch,) = self.machinery.launches(self.original.program, case.sizes)
         return launch, self._job(case, launch, tiles, loose)
@@ -458,7 +461,8 @@ def _length(job: CpuJob) -> int:
     return max(job.sample.entries.values()) if job.sample else 0
 
 
-def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
+def with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
+    """A sampled run of other blocks, or of another launch."""
     assert job.sample is not None
     return replace(job, launches=(launch,), sample=replace(job.sample, blocks=tuple(blocks)))
 

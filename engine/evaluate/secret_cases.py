@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.compile.built import Built
+from engine.cuda.aliasing import shared_buffers
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
+from engine.cuda.phases import NVCC, form_of
 from engine.errors import OptimlError, SpecError
 from engine.evaluate.build import Builder
 from engine.model import LaunchConfig, Program
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
-from engine.verify.secret_sizes import Sizes, other_scalars, secret_cases, wide_sizes
+from engine.verify.other_callers import CallerCase, caller_cases, other_scalars, whole_numbers
+from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
 
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
 
@@ -25,6 +30,7 @@ class SecretCases:
     def __init__(self, spec: KernelSpec, builder: Builder, rng: random.Random) -> None:
         self._spec, self._builder, self._rng = spec, builder, rng
         self._on, self._scalars = builder.defences.secret_sizes, builder.defences.other_scalars
+        self._callers = builder.defences.other_callers
         self.cases: tuple[Case, ...] = ()
         self._wide: tuple[Sizes, ...] = ()
 
@@ -37,6 +43,20 @@ class SecretCases:
         drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
         self.cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
         self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+
+    def callers(self, original: Program) -> tuple[CallerCase, ...]:
+        """Drawn cases of other callers that the original's launches allow."""
+        if not self._callers:
+            return ()
+        drawn = caller_cases(self._spec, self._rng, self._constants(original), _passed_twice(self._spec, original))
+        return tuple(each for each in drawn if self._fits(original, each.case.sizes))
+
+    def _constants(self, original: Program) -> frozenset[int]:
+        try:
+            text = self._builder.slice(original)
+        except OptimlError:
+            return frozenset()
+        return whole_numbers(form_of(text, NVCC).code)
 
     def keep(self, cases: Sequence[Case]) -> None:
         """Keep these of the cases: one of other scalars, and of other sizes at most `MOST`."""
@@ -82,3 +102,18 @@ class SecretCases:
         except OptimlError:
             return False
         return True
+
+
+def _passed_twice(spec: KernelSpec, program: Program) -> set[tuple[str, str]]:
+    """Pairs of arguments for which some visible caller passes one whole buffer, in both orders."""
+    found = set[tuple[str, str]]()
+    for step in spec.steps:
+        try:
+            kernel = parse(program.data, program.kernel_file).kernel(step.kernel)
+            shared = shared_buffers(program, kernel, sites(program, step.kernel)) or ()
+        except (KeyError, OptimlError):
+            continue
+        names = {p.name: name for p, name in zip(kernel.parameters, step.arguments, strict=False)}
+        pairs = [(names.get(pair.first, ""), names.get(pair.second, "")) for pair in shared if pair.equal]
+        found |= {pair for first, second in pairs if first and second for pair in ((first, second), (second, first))}
+    return found

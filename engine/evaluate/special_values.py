@@ -22,12 +22,12 @@ class SpecialValues:
     spec: KernelSpec
     run: Callable[[Sequence[tuple[KnownRun, dict[str, NDArray[Any]]]]], Sequence[CpuRun]]
 
-    def passes_nan_on(self, known: Sequence[KnownRun]) -> bool:
-        """Whether NaN in an input shows in the outputs of each run."""
-        return all(
-            not run.findings and passes_on(self.spec, k.original, run.outputs)
-            for k, run in zip(known, self._ordinary(known), strict=True)
-        )
+    def passing_nan_on(self, known: Sequence[KnownRun]) -> frozenset[str]:
+        """The outputs in which NaN in an input shows in each run."""
+        found = frozenset(a.name for a in self.spec.arguments if a.role in ("out", "inout"))
+        for k, run in zip(known, self._ordinary(known), strict=True):
+            found &= frozenset() if run.findings else passes_on(self.spec, k.original, run.outputs)
+        return found
 
     def defines_extremes(self, known: Sequence[KnownRun]) -> bool:
         """Whether what comes of extreme inputs does not hang on the order or the form of the arithmetic, in each run."""

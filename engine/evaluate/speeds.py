@@ -91,13 +91,16 @@ class Speeds:
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
         self._shrink = 1
+        self.lenient = (
+            False  # what cannot be predicted takes as long as the original: for who asks of correctness alone
+        )
         self._footprints: dict[tuple[object, ...], list[Footprint]] = {}
 
     def predict(self, built: Built) -> Measurement:
         """The predicted speedup over the original; an interval it cannot have, so both bounds are the ratio."""
         known = self._times.get(built.identity)
         if known is None:
-            known = self._times[built.identity] = self._times_us(built)
+            known = self._times[built.identity] = self._known_times(built)
         if not self._original_us:
             self._original_us = known
         total = sum(case.weight for case in self._spec.time)
@@ -109,6 +112,14 @@ class Speeds:
             cases.append(CaseTiming(case.name, case.weight, before, after, ratio, ratio, ratio, 0))
         ratio = math.exp(logs)
         return Measurement(tuple(cases), ratio, ratio, ratio, predicted=True)
+
+    def _known_times(self, built: Built) -> list[float]:
+        try:
+            return self._times_us(built)
+        except NotPredictedError:
+            if not self.lenient:
+                raise
+            return self._original_us or [1.0] * len(self._spec.time)
 
     def footprint(self, built: Built, case: int) -> Footprint | None:
         """What is predicted to move for a timing case; None before a prediction."""

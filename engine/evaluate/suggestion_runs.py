@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun
+from engine.cuda.phases import NVCC, form_of
 from engine.errors import OptimlError
 from engine.evaluate.known_runs import KnownRun
 from engine.evaluate.sampled_sizes import Machinery, SampledSizes
 from engine.model import Failure, LaunchConfig, Program
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.other_callers import whole_numbers
 from engine.verify.widen import wide_buffers, wide_scalars
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
 _MOST_TIMED_THREADS = 1 << 18  # likewise for one size of a timing case, half a second: the whole of it is sampled. Ours
+_LARGEST_NAMED, _MOST_NAMED = 1 << 20, 48  # of a number of a text, and sizes that come of them. Ours
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
@@ -81,12 +84,22 @@ class SuggestionRuns:
         built.extra.saw(second)
         return True
 
-    def timed_values(self, built: Built, rng: random.Random) -> Failure | None:
-        """What is wrong at a small check case that has one size of a timing case: for such sizes edits specialise."""
+    def named_values(self, built: Built, words: Collection[str], rng: random.Random) -> Failure | None:
+        """What is wrong at a small check case with one size of a timing case, or beside a number of the candidate's text.
+
+        For such sizes edits specialise. `words` are those of the conditions that are to be met.
+        """
         smallest = min(self.spec.check, key=lambda case: bytes_needed(self.spec, case))
         values = {
             (name, value) for case in self.spec.time for name, value in case.sizes.items() if name in smallest.sizes
         }
+        tested = {a.size_name for a in self.spec.arguments if a.name in words} & smallest.sizes.keys()
+        numbers = whole_numbers(form_of(built.text, NVCC).code)
+        beside = {
+            (name, n + step) for name in tested for n in numbers for step in (-1, 0, 1) if 1 < n <= _LARGEST_NAMED
+        }
+        beside -= values
+        values |= set(rng.sample(sorted(beside), min(len(beside), _MOST_NAMED)))
         for name, value in sorted(values):
             try:
                 found = self.whole(

@@ -14,6 +14,7 @@ from engine.compile.built import Built, NotBuilt
 from engine.cuda.load import load_program
 from engine.errors import MachineError, OptimlError
 from engine.evaluate import guardrails, steering
+from engine.evaluate.cpu import CpuEvaluator
 from engine.evaluate.evaluator import Evaluator
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.run.machine import Machine
@@ -82,6 +83,8 @@ def _of_original(
         spec, spec_path = find_spec(root, path)
         program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
         with closing(machine.evaluator(spec, root, spec_path, defences)) as evaluator:
+            if isinstance(evaluator, CpuEvaluator):
+                evaluator.speeds.lenient = True
             first, _ = evaluator.open(program)
             gate = Gate(machine, spec, root, spec_path, SuggestionConditions(guardrails.LIMITS, defences=defences))
             judges = Judges(evaluator, gate, first)

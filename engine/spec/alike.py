@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.spec.dtypes import parse_dtype
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import Fill, KernelSpec
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
@@ -25,19 +25,24 @@ _NAN_SHARE = 96  # one element of so many is NaN: most rows have one or none. Ou
 
 @dataclass(frozen=True)
 class Alike:
-    """Contents whose elements are one value but for one in so many; `zero`: that value is zero where the spec allows for any."""
+    """Contents whose elements are one value but for one in so many.
+
+    `zero`: that value is zero where the spec allows for any. `largest`: it is the largest of those that were drawn.
+    """
 
     exceptions: int
-    zero: bool
+    zero: bool = False
+    largest: bool = False
 
     @property
     def words(self) -> str:
         """How a message names such inputs."""
-        return f"inputs of {'zeros' if self.zero else 'one value'} but for one element in {self.exceptions}"
+        value = "zeros" if self.zero else "the largest value" if self.largest else "one value"
+        return f"inputs of {value} but for one element in {self.exceptions}"
 
 
 # Few exceptions leave rows and columns without any, many leave none; both are needed. Ours.
-ALIKE = (Alike(16, zero=False), Alike(128, zero=True), Alike(128, zero=False), Alike(1024, zero=True))
+ALIKE = (Alike(16), Alike(16, largest=True), Alike(128, zero=True), Alike(128), Alike(1024, zero=True))
 
 
 def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -53,6 +58,8 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
             continue
         old = buffers[argument.name]
         common = old[int(rng.integers(old.size))]
+        if how.largest:
+            common = old[int(np.argmax(dtype.to_float64(old) if dtype.kind == "float" else old))]
         if how.zero and argument.fill.kind == "normal" and argument.fill.low in ("", "0", "0.0"):
             common = np.zeros((), old.dtype)
         found[argument.name] = np.where(rng.random(old.size) * how.exceptions < 1.0, old, common).astype(old.dtype)
@@ -60,14 +67,24 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
 
 
 def faint(spec: KernelSpec, buffers: Arrays, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
-    """The buffers with all that is normally distributed many times smaller, by one power of two each. None: nothing is."""
+    """The buffers with all that may be near zero many times smaller, by one power of two each. None: nothing may."""
     rng, found = np.random.default_rng(seed), dict(buffers)
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)
-        if argument.role in ("in", "inout") and argument.fill.kind == "normal" and dtype.kind == "float":
+        if argument.role in ("in", "inout") and _near_zero(argument.fill) and dtype.kind == "float":
             scale = np.exp2(np.round(np.log2(float(dtype.limits[1])) * rng.uniform(*_FAINT)))
             found[argument.name] = dtype.from_float64(dtype.to_float64(buffers[argument.name]) * scale)
     return found if any(found[name] is not buffers[name] for name in buffers) else None
+
+
+def _near_zero(fill: Fill) -> bool:
+    """Whether numbers of any size down to zero are among the contents that a spec asks for."""
+    if fill.kind != "uniform":
+        return fill.kind == "normal"
+    try:
+        return float(fill.low or "0") <= 0.0
+    except ValueError:
+        return False
 
 
 def with_nan(spec: KernelSpec, buffers: Arrays, seed: int) -> tuple[Arrays, Arrays] | None:

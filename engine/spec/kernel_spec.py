@@ -103,13 +103,15 @@ class Step:
 class Case:
     """One set of sizes, e.g. `{"rows": 7, "cols": 129}`. `weight` counts for timing cases only.
 
-    `changed` are scalar arguments with another value than the spec's, of cases that nobody wrote.
+    Of cases that nobody wrote, `changed` are scalar arguments with another value than the spec's, and `shared` names for outputs the
+    input whose buffer they are as well.
     """
 
     name: str
     sizes: Mapping[str, int | float]
     weight: float = 1.0
     changed: Mapping[str, float] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

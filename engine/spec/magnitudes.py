@@ -13,11 +13,14 @@ from engine.spec.kernel_spec import KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
-HUGE, SPREAD, SMALL, AWAY = "huge", "spread", "small", "far from zero"
+HUGE, SPREAD, SMALL, AWAY, FROM_ONE = "huge", "spread", "small", "far from zero", "of magnitudes from one on"
 _HUGE, _TOP, _END = 0.3, 0.9, 0.999  # powers of a type's largest number: half of the huge values lie beyond _TOP
 _SPREAD = (-7.0, 6.5)  # powers of two: where exponentials neither vanish nor overflow in single precision
 # Power of the largest number: squares of it vanish beside a usual epsilon, and nothing near zero cancels out
 _SMALL = -0.08
+# Power of the largest number that they reach: products of three such numbers do not overflow. Below one a form of a function may be exact
+# in absolute terms alone, as a tangent by exponentials is. Ours
+_MOST_FROM_ONE = 0.31
 _STEPS = 3  # even numbers above one where neighbours are 1 apart: the sum of two of these is exact. Ours
 MOST = 12  # mixes of one kernel; ours
 
@@ -41,12 +44,20 @@ def away(spec: KernelSpec, rng: random.Random) -> tuple[Mix, ...]:
     return tuple(found if len(found) <= MOST else rng.sample(found, MOST))
 
 
+def all_magnitudes(spec: KernelSpec) -> Mix | None:
+    """Every number of every float input of a magnitude of its own, whatever its range. None: there is no such input."""
+    kinds = ("normal", "uniform")
+    names = [a.name for a in spec.arguments if a.role in ("in", "inout") and a.fill.kind in kinds and _float(a.type)]
+    return dict.fromkeys(names, FROM_ONE) or None
+
+
 def _normal(spec: KernelSpec) -> list[str]:
     return [a.name for a in spec.arguments if a.role in ("in", "inout") and a.fill.kind == "normal" and _float(a.type)]
 
 
 def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 1.0) -> Arrays:
-    """The buffers with the contents of a mix in the place of these inputs; huge values are so many times smaller."""
+    """The buffers with the contents of a mix in the place of these inputs; huge values, and all those
+    of any magnitude, are so many times smaller."""
     rng, found = np.random.default_rng(seed), dict(buffers)
     for name, magnitude in mix.items():
         dtype = parse_dtype(spec.argument(name).type)
@@ -56,6 +67,8 @@ def mixed(spec: KernelSpec, buffers: Arrays, mix: Mix, seed: int, room: float = 
             new = np.copysign(most**_SMALL * rng.uniform(0.5, 1.0, old.size), old)
         elif magnitude == AWAY:
             new = (1.0 + 0.5 * rng.random()) / dtype.epsilon // 2.0 * 2.0 + 2.0 * rng.integers(0, _STEPS, old.size)
+        elif magnitude == FROM_ONE:
+            new = np.copysign(most ** rng.uniform(0.0, _MOST_FROM_ONE, old.size) / room, old)
         elif magnitude == SPREAD:
             new = np.copysign(np.exp2(rng.uniform(*_SPREAD, old.size)), old)
         else:

@@ -25,6 +25,10 @@ class Defences:
     shapes: bool = True  # all check shapes; off: only the first
     secret_sizes: bool = True  # check sizes drawn anew in each run around the named ones; off: only the named ones
     other_scalars: bool = True  # a check case in which real scalars have other values than the spec's
+    other_callers: bool = (
+        True  # CPU: other whole scalars, flags, zeros and sizes of blocks; one buffer for two parameters
+    )
+    undeclared: bool = True  # CPU: contents that the spec's fills leave out, where the original is defined on them
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
     infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined
@@ -32,6 +36,7 @@ class Defences:
         True  # CPU: one input huge, or far from zero, beside ordinary ones, where the original's results are exact
     )
     alike_inputs: bool = True  # CPU: most elements of an input are one value
+    equal_terms: bool = True  # CPU: inputs of one value at the timed sizes, whose sums round one way
     ignored_nan: bool = True  # CPU: NaN also where the original passes over them
     module_states: bool = (
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others

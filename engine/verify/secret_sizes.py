@@ -6,7 +6,6 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 
 from engine.errors import SpecError
 from engine.spec.data import buffer_elements, bytes_needed, scalars
@@ -25,6 +24,7 @@ _MOST_SAMPLED = 1 << 20
 _SMALL, _SMALL_PAIRS = 8, 16  # one sampled size of so many is small: of so many pairs of numbers, a warp's. Ours
 _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
+_BEYOND = 3  # sizes of one name between the timed one and these. Ours
 _WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
 _SEVERAL = 7  # times the smallest case's that the others are at most
 
@@ -61,26 +61,6 @@ def secret_cases(
         if key not in named and _legal(spec, case, large_bytes if large else limit):
             found.setdefault(key, case)
     return tuple(found.values())
-
-
-def other_scalars(spec: KernelSpec, rng: random.Random) -> tuple[Case, ...]:
-    """A named case in which every real scalar that the spec has as a number has another value: a caller may pass any."""
-    changed: dict[str, float] = {}
-    for argument in spec.arguments:
-        if (
-            argument.role != "scalar"
-            or parse_dtype(argument.type).kind != "float"
-            or parse_dtype(argument.type).lanes > 1
-        ):
-            continue
-        with suppress(ValueError):
-            value = float(argument.value)
-            changed[argument.name] = value * rng.uniform(0.3, 0.9) if value else rng.uniform(0.1, 0.9)
-    if not changed or not spec.check:
-        return ()
-    base = rng.choice(spec.check)
-    given = ", ".join(f"{name} = {value:.3g}" for name, value in changed.items())
-    return (Case(f"{base.name}, {given}, drawn", base.sizes, changed=changed),)
 
 
 def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:
@@ -148,7 +128,7 @@ def _grown(spec: KernelSpec, rng: random.Random, most_bytes: int, elements: int)
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
-    """Check cases with one size beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
+    """Check cases with one size beyond the timed one, beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
 
     The others are those of the smallest case, or some times as large: a product with an index that is always zero shows nothing. Then
     the one size is beside a power of two. Timed cases with more elements than 32 bits count are for kernels that allow for them.
@@ -158,6 +138,10 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
     names, found = _shape_names(spec), list[Sizes]()
     for name in names:
+        # From the timed size on there may be another algorithm for long rows.
+        timed = math.log2(max(int(case.sizes[name]) for case in (*spec.time, smallest)))
+        for _ in range(_BEYOND if timed + 1.0 < _LONG[0][0] else 0):
+            found.append({**smallest.sizes, name: int(2 ** rng.uniform(timed, _LONG[0][0]))})
         for low, high in _LONG:
             several = {other: smallest.sizes[other] * rng.randint(2, _SEVERAL) for other in names}
             beside = (1 << rng.randint(math.ceil(low), math.ceil(high))) + 1

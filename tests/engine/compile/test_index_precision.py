@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.compile.index_precision import FLOAT, HIGH_HALF, lossy_indices
+from engine.compile.index_precision import FLOAT, HIGH_HALF, STORED, lossy_indices
 from engine.compile.program import compile_text
 
 HEAD = (
@@ -31,6 +31,13 @@ LOSSY = {
     "a high product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[__umulhi(i, m)];", HIGH_HALF),
     "a shifted product": ("unsigned m = 0xffffffffu / w + 1; if (i < n) y[i] = x[(unsigned long long)i * m >> 32];", HIGH_HALF),
 }  # fmt: skip
+STORES = {
+    "a place that a float carries": (
+        "float at = 0, most = x[0]; for (int c = 1; c < w; ++c) if (x[c] > most) { most = x[c]; at = c; } z[i] = (int)at;"
+    ),
+    "a sum of whole numbers in a float": "float s = 0; for (int c = 0; c < w; ++c) s += (float)z[c]; z[n + i] = (int)s;",
+    "an atomic": "atomicAdd(&z[0], (int)(x[i] * 8.0f));",
+}  # fmt: skip
 EXACT = {
     "values": "if (i < n) y[i] = x[i] / w + (float)i;",
     "values that are rounded": "if (i < n) y[i] = (int)rintf(x[i] * w);",
@@ -45,6 +52,12 @@ EXACT = {
 
 def _ptx(body: str) -> str:
     return compile_text(f"{HEAD}    {body}\n}}\n", "k.cu", ["k"], ["-arch=sm_90", "--std=c++17"]).ptx
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_whole_number_that_comes_out_of_a_float_is_found_where_it_is_stored(name: str) -> None:
+    text = f"{HEAD.replace('float* y,', 'float* y, int* z,')}    {STORES[name]}\n}}\n"
+    assert lossy_indices(compile_text(text, "k.cu", ["k"], ["-arch=sm_90", "--std=c++17"]).ptx) & STORED
 
 
 @pytest.mark.parametrize("name", LOSSY)

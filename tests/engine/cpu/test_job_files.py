@@ -35,3 +35,17 @@ def test_an_array_that_several_jobs_have_is_written_once(tmp_path: Path) -> None
     assert places[0] == places[2] != places[4]
     assert len(set(places)) == 4
     assert len(data) < 3 * common.nbytes
+
+
+def test_an_output_in_the_buffer_of_an_input_begins_with_what_that_holds_and_both_pointers_lead_there(
+    tmp_path: Path,
+) -> None:
+    arrays = {"x": np.arange(8, dtype=np.float32), "y": np.zeros(8, np.float32)}
+    job = CpuJob(LAUNCH, arrays, shared={"y": "x"})
+    (file,) = write_jobs(tmp_path, [(CpuBinary(tmp_path / "kernel.so", SPEC, "k.cu"), job)], [""])
+    rows = [line.split() for line in file.read_text().splitlines() if line]
+    first, second = [row for row in rows if row[0] == "buffer"]
+    assert first[4] == second[4]
+    assert (first[3], second[3]) == ("1", "0")  # read only, and read and written
+    (launch,) = [row for row in rows if row[0] == "launch"]
+    assert [word.rpartition(":")[2] for word in launch[-2:]] == ["1", "1"]

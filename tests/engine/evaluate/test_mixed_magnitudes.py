@@ -127,6 +127,7 @@ def test_is_refused_for_its_kind_of_inputs(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "engine.evaluate.mixed_magnitudes.mixes", lambda spec, rng: ()
     )  # huge inputs show some of these too
+    monkeypatch.setattr("engine.evaluate.mixed_magnitudes.all_magnitudes", lambda spec: None)
     original, candidate, words = OTHERWISE[name]
     for seed in range(5):
         failure = _judge(original, candidate, seed)

@@ -323,3 +323,28 @@ def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     assert {80, 81} <= set(counterparts((40,), grid(100), grid(200)))
     assert 5 * 10 + 3 in counterparts((10 * 20 + 6,), grid(20, 20), grid(10, 10))
     assert {0, 1, 7, 13, 19, 20} <= set(corners(grid(7, 3), random.Random(0))) <= set(range(21))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_difference_is_none_where_the_noise_of_sums_could_not_be_measured(busy: bool) -> None:
+    """On a busy machine the original's runs over other contents did not end, and a sum that was exact by luck refused another order."""
+    seen: list[int] = []
+
+    def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+        late = (Finding("timeout", "did not end"),)
+        seen.append(len(jobs))
+        again = busy and len(jobs) == sampled_sizes._CONTENTS
+        return [CpuRun({}, late, None, 0.0) if again else _run(binary, job) for job in jobs]
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        return (LaunchConfig((-(-sizes["n"] // BLOCK), 1, 1), (BLOCK, 1, 1), 0),)
+
+    def other(i: int, n: int, threads: int) -> tuple[int, float] | None:
+        return (i, _value(i) * (1.0 + 1e-3)) if i < n else None
+
+    machinery = Machinery(run, launches, lambda built, case: False, lambda job: (_original, job))
+    original: Any = SimpleNamespace(program="original", extra=_original)
+    samples = SampledSizes(SPEC, machinery, original, random.Random(7))
+    failure, _ = samples.judge(SimpleNamespace(program="candidate", extra=other))  # type: ignore[arg-type]
+    assert (failure is None) is busy
+    assert sampled_sizes._CONTENTS in seen

@@ -1,0 +1,170 @@
+"""Check cases for other callers than the spec has: other scalars, other sizes of blocks, one buffer for an input and an output.
+
+A spec passes one value for each of these in all of its cases, so a kernel into which that value is written passes every check of it. The
+original decides which of the cases count: it must be without a finding there, and where a case changes nothing that results hang on, with
+the results that it has without the change.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from engine.spec.data import bytes_needed
+from engine.spec.dtypes import parse_dtype
+from engine.spec.kernel_spec import Argument, Case, KernelSpec
+
+_WARP, _MOST_THREADS = 32, 1024
+_LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
+_MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 6, 3  # cases of one kind; each costs a confirmation some runs. Ours
+_NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})[uUlL]*(?![\w.])")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class CallerCase:
+    """A case, and the one whose results the original must have there on the same inputs; None: it need only be finite there.
+
+    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not.
+    """
+
+    case: Case
+    same_as: Case | None = None
+    nan: bool = False
+
+
+def whole_numbers(text: str) -> frozenset[int]:
+    """The whole numbers that a text without comments has."""
+    return frozenset(int(number) for number in _NUMBER.findall(text))
+
+
+def other_scalars(spec: KernelSpec, rng: random.Random) -> tuple[Case, ...]:
+    """A named case in which every real scalar that the spec has as a number has another value: a caller may pass any."""
+    given = _numbers(spec, "float")
+    changed = {n: v * rng.uniform(0.3, 0.9) if v else rng.uniform(0.1, 0.9) for n, v in given.items()}
+    if not changed or not spec.check:
+        return ()
+    return (_changed(rng.choice(spec.check), changed),)
+
+
+def caller_cases(
+    spec: KernelSpec, rng: random.Random, constants: Collection[int], shared: Collection[tuple[str, str]]
+) -> tuple[CallerCase, ...]:
+    """Proposed cases. `constants` are the whole numbers in the original's text; `shared` pairs of an input and an output that some
+    caller passes one buffer for."""
+    if not spec.check:
+        return ()
+    by_size = sorted(spec.check, key=lambda case: bytes_needed(spec, case))
+    base = by_size[-1]
+    return (
+        *_other_reals(spec, base, rng),
+        *_other_whole(spec, base, rng, constants),
+        *_other_launches(spec, base, rng),
+        *_in_place(spec, by_size, shared),
+    )
+
+
+def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
+    """Values of the size of one and more, the values of the other scalars, and zeros in turn."""
+    given = _numbers(spec, "float")
+    if not given:
+        return
+    yield CallerCase(_changed(base, {n: rng.uniform(0.3, 1.0) * _least_one(v) for n, v in given.items()}))
+    turned = dict(zip(given, reversed(given.values()), strict=True))
+    if turned != given:  # what is in order for the spec need not be: bounds of an empty range
+        yield CallerCase(_changed(base, turned))
+    names = [name for name, value in given.items() if value]
+    for name in rng.sample(names, min(len(names), _MOST_ZEROS)):
+        yield CallerCase(_changed(base, {name: 0.0}), nan=True)
+
+
+def _least_one(value: float) -> float:
+    return value * 2.0 if abs(value) > 1.0 else (-1.0 if value < 0 else 1.0)
+
+
+def _other_whole(spec: KernelSpec, base: Case, rng: random.Random, constants: Collection[int]) -> Iterator[CallerCase]:
+    """Whole scalars and flags in turn: the other truth value, neighbours, and numbers that the original's text has."""
+    found = list[Case]()
+    for name, value in _numbers(spec, "int").items():
+        low, high = parse_dtype(spec.argument(name).type).limits
+        others = [other for other in _other_values(int(value), constants) if low <= other <= high]
+        found += [_changed(base, {name: float(other)}) for other in rng.sample(others, min(len(others), _MOST_WHOLE))]
+    for name, value in _free_sizes(spec, launched=False).items():
+        others = _other_values(value, constants)
+        found += [_resized(base, name, other) for other in rng.sample(others, min(len(others), _MOST_WHOLE))]
+    yield from (CallerCase(case) for case in rng.sample(found, min(len(found), 2 * _MOST_WHOLE)))
+
+
+def _other_values(value: int, constants: Collection[int]) -> list[int]:
+    """Values beside one, for a scalar that need be no size: zero, one and two (a flag is tested for zero), landmarks of the text."""
+    if value in (0, 1):
+        return [1 - value, 2]
+    near = {0, 1, value - 1, value + 1, 2 * value}
+    return sorted(({*near, *(c for c in constants if 0 < c <= _LARGEST)}) - {value})
+
+
+def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
+    """Sizes that the launch alone has, such as threads of a block that the host chooses."""
+    for name, value in _free_sizes(spec, launched=True).items():
+        if value % _WARP == 0 and value <= _MOST_THREADS:
+            others = [_WARP << step for step in range(6) if _WARP << step != value]
+        else:
+            others = [other for other in (1, value // 2, value + 1, 2 * value) if other not in (0, value)]
+        larger = [other for other in others if other > value]
+        drawn = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
+        yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted(drawn))
+
+
+def _in_place(spec: KernelSpec, by_size: list[Case], shared: Collection[tuple[str, str]]) -> Iterator[CallerCase]:
+    """An output in the buffer of an input, where both are as large and of one type."""
+    for first, second in sorted(shared):
+        one, other = spec.argument(first), spec.argument(second)
+        if (one.role, other.role) != ("in", "out") or (one.type, one.size) != (other.type, other.size):
+            continue
+        for case in by_size[-2:]:
+            name = f"{case.name}, '{second}' in the buffer of '{first}'"
+            yield CallerCase(Case(name, case.sizes, shared={second: first}), same_as=case)
+
+
+def _numbers(spec: KernelSpec, kind: str) -> dict[str, float]:
+    """The scalars of a kind, fields of structs as well, that the spec has as numbers."""
+    found = {}
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if argument.role == "scalar" and dtype.kind in (kind, "bool" if kind == "int" else kind) and dtype.lanes == 1:
+            with suppress(ValueError):
+                found[argument.name] = float(argument.value)
+    return found
+
+
+def _free_sizes(spec: KernelSpec, *, launched: bool) -> Mapping[str, int]:
+    """Whole sizes with one value in all cases that no buffer's size or contents hang on: those that the launch alone has, or scalars."""
+    used = {word for a in spec.arguments for word in _words(a, scalars=False)}
+    passed = {word for a in spec.arguments for word in _words(a, scalars=True)}
+    cases = (*spec.check, *spec.time)
+    found = {}
+    for name, value in cases[0].sizes.items():
+        fixed = isinstance(value, int) and all(case.sizes.get(name) == value for case in cases)
+        if fixed and name not in used and (name in passed) is not launched:
+            found[name] = int(value)
+    return found
+
+
+def _words(argument: Argument, *, scalars: bool) -> list[str]:
+    """The names that a scalar's value has, or a buffer's size and contents."""
+    if argument.role == "scalar":
+        return _WORD.findall(argument.value or argument.name) if scalars else []
+    fill = argument.fill
+    return [] if scalars else _WORD.findall(f"{argument.size} {fill.low} {fill.high}")
+
+
+def _changed(base: Case, changed: Mapping[str, float]) -> Case:
+    given = ", ".join(f"{name} = {value:.3g}" for name, value in changed.items())
+    return Case(f"{base.name}, {given}, drawn", base.sizes, changed=changed)
+
+
+def _resized(base: Case, name: str, value: int) -> Case:
+    return Case(f"{base.name}, {name} = {value}, drawn", {**base.sizes, name: value})

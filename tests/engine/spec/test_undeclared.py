@@ -1,0 +1,99 @@
+"""Contents that fills leave out: outside of a range where there is an outside, rows in any order, NaN beside zeros."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.spec.data import poisoned
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.undeclared import contents, in_order, undeclared
+
+CASE = Case("c", {"n": 4000, "rows": 500, "cols": 90})
+
+
+def _spec(*arguments: Argument) -> KernelSpec:
+    every = (*arguments, Argument("out", "float", "out", "n"))
+    return KernelSpec("k.cu", (Step("k", "", tuple(a.name for a in every)),), every, (CASE,), (CASE,))
+
+
+def _whole(type_: str, low: str, high: str) -> Argument:
+    return Argument("x", type_, "in", "n", fill=Fill("integers", low, high))
+
+
+@pytest.mark.parametrize(
+    ("argument", "kinds"),
+    [
+        (_whole("unsigned char", "0", "2"), {"above", "far above"}),
+        (_whole("unsigned char", "0", "256"), set()),
+        (_whole("long long", "-1", "cols"), {"below", "above", "far above"}),
+        (_whole("unsigned int", "0", "1000"), {"above", "far above"}),
+        (_whole("unsigned int", "0", "2000000000"), set()),
+    ],
+)
+def test_whole_numbers_leave_their_range_where_their_type_lets_them(argument: Argument, kinds: set[str]) -> None:
+    spec = _spec(argument)
+    found = [each for each in undeclared(spec) if each.argument == "x"]
+    assert {each.kind for each in found} == kinds
+    low, high = int(argument.fill.low), CASE.sizes.get(argument.fill.high, argument.fill.high)
+    for each in found:
+        values = contents(spec, CASE, 3, each.words)["x"].astype(object)
+        outside = [v for v in values if not low <= v < int(high)]
+        assert 0.15 < len(outside) / values.size < 0.35
+        assert all((v < low) is (each.kind == "below") for v in outside)
+
+
+def test_nan_lies_beside_zeros_and_in_ranges() -> None:
+    arguments = (
+        Argument("a", "float", "in", "n", fill=Fill("normal")),
+        Argument("b", "float", "in", "n", fill=Fill("uniform", "0.5", "1.5")),
+    )
+    spec = _spec(*arguments)
+    zeros, ranged = (contents(spec, CASE, 5, each.words) for each in reversed(undeclared(spec)))
+    assert np.mean(zeros["a"] == 0.0) > 0.98
+    assert not np.isnan(zeros["a"]).any()
+    assert 0 < np.isnan(zeros["b"]).mean() < 0.05
+    assert np.isnan(ranged["b"]).any()
+
+
+SPARSE = (
+    Argument("offsets", "int", "in", "rows+1", fill=Fill("csr_offsets", of="columns")),
+    Argument("columns", "int", "in", "rows*8", fill=Fill("csr_columns", "", "cols", "offsets")),
+    Argument("values", "float", "in", "rows*8", fill=Fill("normal")),
+)
+
+
+def test_rows_of_a_matrix_are_long_and_out_of_order_and_can_be_put_in_order() -> None:
+    spec = _spec(*SPARSE)
+    (rows,) = [each for each in undeclared(spec) if each.kind == "rows"]
+    made = contents(spec, CASE, 7, rows.words)
+    offsets, columns = made["offsets"], made["columns"]
+    assert (offsets[0], offsets[-1]) == (0, columns.size)
+    lengths = np.diff(offsets)
+    assert lengths.min() >= 0
+    assert lengths.max() >= columns.size // 2
+    assert (columns >= 0).all()
+    assert (columns < 90).all()
+    ordered = in_order(spec, made)
+    x = np.random.default_rng(1).standard_normal(90)
+    sums = [np.add.reduceat(b["values"] * x[b["columns"]], offsets[:-1][lengths > 0]) for b in (made, ordered)]
+    assert np.allclose(*sums, rtol=1e-4, atol=1e-3)
+    inner = np.ones(columns.size - 1, bool)
+    inner[offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < columns.size)] - 1] = False
+    assert (np.diff(ordered["columns"])[inner] >= 0).all()
+    assert (np.diff(columns)[inner] < 0).any()
+
+
+def test_other_families_are_those_of_the_fills() -> None:
+    spec = _spec(_whole("int", "0", "9"))
+    for name, array in poisoned(spec, CASE, 1, "declared").items():
+        assert (contents(spec, CASE, 1, "declared")[name] == array).all()
+
+
+@pytest.mark.parametrize(("type_", "low"), [("float", "1"), ("int", "0"), ("unsigned char", "255")])
+def test_a_buffer_of_one_value_gets_more(type_: str, low: str) -> None:
+    """Bins that the spec fills with zeros: a store in the place of an addition was correct for them."""
+    spec = _spec(Argument("bins", type_, "inout", "n", fill=Fill("constant", low)))
+    (filled,) = undeclared(spec)
+    values = contents(spec, CASE, 4, filled.words)["bins"]
+    assert np.unique(values).size > 10

@@ -1,0 +1,85 @@
+"""Cases of other callers: what a spec passes everywhere has another value in one of them, and nothing else has."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+
+from engine.selftest.cases import original_text
+from engine.spec.data import buffer_elements, scalars
+from engine.spec.find import find_spec
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
+from engine.verify.other_callers import CallerCase, caller_cases, whole_numbers
+
+ARGUMENTS = (
+    Argument("x", "float", "in", "n", fill=Fill("normal")),
+    Argument("y", "float", "out", "n"),
+    Argument("low", "float", "scalar", value="0.25"),
+    Argument("high", "float", "scalar", value="1.5"),
+    Argument("weight", "unsigned char", "scalar", value="96"),
+    Argument("flag", "bool", "scalar", value="1"),
+    Argument("n", "int", "scalar"),
+)
+SPEC = KernelSpec(
+    "k.cu", (Step("k", "", tuple(a.name for a in ARGUMENTS)),), ARGUMENTS,
+    (Case("a", {"n": 7, "block": 256}), Case("b", {"n": 900, "block": 256})), (Case("t", {"n": 1 << 20, "block": 256}),),
+)  # fmt: skip
+
+
+def _drawn(seed: int, shared: tuple[tuple[str, str], ...] = ()) -> tuple[CallerCase, ...]:
+    return caller_cases(SPEC, random.Random(seed), whole_numbers("256 - weight + 4.5f * 100000000"), shared)
+
+
+def test_each_scalar_has_other_values_and_sizes_stay() -> None:
+    for seed in range(20):
+        plain = scalars(SPEC, SPEC.check[1])
+        seen: dict[str, set[float]] = {name: set() for name in plain}
+        for each in _drawn(seed):
+            assert each.case.sizes["n"] == 900
+            assert buffer_elements(SPEC, each.case) == buffer_elements(SPEC, SPEC.check[1])
+            for name, value in scalars(SPEC, each.case).items():
+                seen[name] |= {float(value)} - {float(plain[name])}  # type: ignore[arg-type]
+        assert seen["flag"] == {0.0}
+        assert seen["weight"] <= {0.0, 1.0, 95.0, 97.0, 192.0}  # 256 is no byte
+        assert len(seen["weight"]) >= 2
+        assert {0.0, 0.25} <= seen["high"]  # zero, and an empty range
+        assert {0.0, 1.5} <= seen["low"]
+        assert not seen["n"]
+
+
+def test_a_factor_of_zero_is_tried_with_nan() -> None:
+    (zero,) = [each for each in _drawn(1) if each.case.changed == {"low": 0.0}]
+    assert zero.nan
+
+
+def test_a_size_of_the_launch_alone_is_another_multiple_of_a_warp_and_changes_no_result() -> None:
+    for seed in range(20):
+        blocks = [each for each in _drawn(seed) if each.case.sizes["block"] != 256]
+        assert all(each.same_as is SPEC.check[1] for each in blocks)
+        assert all(each.case.sizes["block"] % 32 == 0 for each in blocks)
+        assert any(each.case.sizes["block"] > 256 for each in blocks)
+
+
+def test_one_buffer_for_an_input_and_an_output_of_its_type_and_size() -> None:
+    found = [each for each in _drawn(1, (("x", "y"), ("y", "x"), ("x", "low"))) if each.case.shared]
+    assert {tuple(each.case.shared.items()) for each in found} == {(("y", "x"),)}
+    assert all(each.same_as in SPEC.check for each in found)
+
+
+def test_fields_of_structs_have_other_values(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    path = tmp_path / "levels.cu"
+    path.write_bytes(original_text("levels"))
+    spec, _ = find_spec(tmp_path, path)
+    drawn = caller_cases(spec, random.Random(2), {256, 128}, ())
+    weights = {each.case.changed["weight"] for each in drawn if "weight" in each.case.changed}
+    assert weights <= {0.0, 1.0, 47.0, 49.0, 96.0, 128.0, 256.0}
+    assert {each.case.changed["inverted"] for each in drawn if "inverted" in each.case.changed} <= {1.0, 2.0}
+
+
+def test_whole_numbers_of_a_text() -> None:
+    assert whole_numbers("x[i] * 31u + 4.5f + 1e3 + a7 + 0x1f + 100'000") >= {31}
+    assert not {4, 5, 7} & whole_numbers("4.5f a7")
+    assert np.all(np.array(sorted(whole_numbers("3 4096LL"))) == [3, 4096])
