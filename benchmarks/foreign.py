@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
 from engine.commands.init import REJECTS, UNPREDICTED  # noqa: E402
 from engine.run.spec_writing import with_lines  # noqa: E402
-from engine.spec.gaps import is_open  # noqa: E402
+from engine.spec.gaps import grouped, is_open  # noqa: E402
 
 SCHEMA = "optiml.foreign/1"
 LIST = ROOT / "benchmarks" / "foreign.toml"
@@ -255,22 +255,8 @@ _READ = (ROOT / "benchmarks" / "foreign_read.md").read_text(encoding="utf-8")
 def _cell(text: str) -> str:
     # The line that would close a gap is of use at a terminal.
     short = re.sub(r"; write: .*?(?=; the |; inputs |$)", "", re.sub(r"\s+", " ", text))
-    short = _grouped(short)[:_SHOWN]
+    short = grouped(short)[:_SHOWN]
     return short.replace("|", "\\|").replace("<", "&lt;").replace("](", "]&#40;")
-
-
-def _grouped(reason: str) -> str:
-    """A reason with the buffers named together whose sizes are missing for the same one."""
-    found = re.findall(r"the size of '([^']+)': (.*?)(?=; the size of '|; the launch: |$)", reason)
-    for why in dict.fromkeys(why for _, why in found):
-        names = [name for name, each in found if each == why]
-        if len(names) > 1:
-            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            together = f"the sizes of '{names[0]}', '{names[1]}'{more}: {why}"
-            reason = reason.replace(f"the size of '{names[0]}': {why}", together, 1)
-            for name in names[1:]:
-                reason = reason.replace(f"; the size of '{name}': {why}", "", 1)
-    return reason
 
 
 def _place(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -25,6 +25,7 @@ from engine.run.machine import Machine
 from engine.run.ready_spec import OpenSpecError, SpecMaker
 from engine.settings.config import NAMES, load_config
 from engine.settings.folders import cache_folder
+from engine.spec.gaps import grouped
 from engine.spec.tables import SPEC_NAME
 
 # declared: in the repository; recorded, drafted: ready without one; open: something is to be answered; refused: no search can be
@@ -180,7 +181,7 @@ class Surveyor:
         try:
             ready = maker.ready(file, kernel.kernel)
         except OpenSpecError as error:
-            why = "; ".join(sentence for _, sentence in error.lines)
+            why = grouped("; ".join(sentence for _, sentence in error.lines))
             if static:  # a run may show what the text does not
                 return replace(kernel, state="unknown", missing=f"not run yet, and the source does not show {why}")
             return replace(kernel, state="open", missing=why)

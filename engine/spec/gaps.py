@@ -41,6 +41,20 @@ def asked_first(missing: Sequence[Gap], untried: str) -> tuple[Gap, ...]:
     return tuple(missing)
 
 
+def grouped(reason: str) -> str:
+    """What is missing, as one text, with the buffers named together whose sizes are missing for the same reason."""
+    found = re.findall(r"the size of '([^']+)': (.*?)(?=; the size of '|; the launch: |$)", reason)
+    for why in dict.fromkeys(why for _, why in found):
+        names = [name for name, each in found if each == why]
+        if len(names) > 1:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            together = f"the sizes of '{names[0]}', '{names[1]}'{more}: {why}"
+            reason = reason.replace(f"the size of '{names[0]}': {why}", together, 1)
+            for name in names[1:]:
+                reason = reason.replace(f"; the size of '{name}': {why}", "", 1)
+    return reason
+
+
 def lines_of(text: str) -> dict[str, str]:
     """The lines of a draft by their keys, without comment prefix and notes."""
     found: dict[str, str] = {}

@@ -7,7 +7,7 @@ import pytest
 from engine.cuda.parse import parse
 from engine.model import Program
 from engine.spec.draft import OriginalRuns, draft
-from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, proposal
+from engine.spec.gaps import Gap, answered, assumptions, grouped, is_open, lines_of, proposal
 from engine.spec.kernel_spec import LaunchExpr
 from engine.spec.tables import comment_tables
 
@@ -118,3 +118,15 @@ def test_a_gap_is_its_sentence() -> None:
 def test_assumptions_name_the_line_that_they_are_about() -> None:
     text = '// optiml: args.x = { role = "in" }  # assumed: the size\n// optiml: time = [{}]\n'
     assert assumptions(text) == ('assumed: the size: args.x = { role = "in" }',)
+
+
+def test_buffers_without_a_size_for_one_reason_are_named_together() -> None:
+    """A kernel of eight buffers filled the screen with eight times one sentence."""
+    text = (
+        "the launch: unseen; "
+        + "; ".join(f"the size of '{n}': why; and more" for n in "abc")
+        + "; the size of 'd': other"
+    )
+    assert (
+        grouped(text) == "the launch: unseen; the sizes of 'a', 'b' and 1 more: why; and more; the size of 'd': other"
+    )
