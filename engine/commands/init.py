@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from engine.capture.recorded_spec import recorded_spec
 from engine.commands.json_answer import print_json
-from engine.commands.targets import KernelTarget, parse_targets
+from engine.commands.targets import Target, parse_targets
 from engine.cuda.load import load_program, repository_root
 from engine.cuda.parse import parse
 from engine.errors import NotPredictedError, OptimlError, UsageError
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if made.missing or refused or unpredicted else 0
 
 
-def _kernel(target: KernelTarget) -> str:
+def _kernel(target: Target) -> str:
     names = [k.qualified for k in parse(target.file.read_bytes(), target.shown).kernels]
     if target.kernel is not None:
         return target.kernel
@@ -114,7 +114,7 @@ def _kernel(target: KernelTarget) -> str:
     raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 
-def _refusal(maker: SpecMaker, target: KernelTarget, name: str, made: Draft) -> tuple[str, str]:
+def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> tuple[str, str]:
     """Why `optimize` would not take the draft, which is read and validated as a search does it; and why this machine cannot search it.
 
     Both are "" where it can.

@@ -104,7 +104,7 @@ class HostScope:
             node = inside
         kind = node.type
         if kind == "initializer_list" or (
-            kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"
+            kind in ("call_expression", "compound_literal_expression") and called_name(node) == "dim3"
         ):
             inner = node if kind == "initializer_list" else node.child_by_field_name("arguments")
             inner = inner or node.child_by_field_name("value")
@@ -324,7 +324,7 @@ class HostScope:
             return None
 
     def _call(self, node: Node) -> str:
-        called = _called(node)
+        called = called_name(node)
         arguments = node.child_by_field_name("arguments")
         operands = uncommented(arguments) if arguments is not None else []
         function = node.child_by_field_name("function")
@@ -371,10 +371,10 @@ class HostScope:
         parsed = expression(written)
         if parsed is None:
             raise self.fail(node, f"'{written[:60]}' is not understood")
-        self._closed(_called(node), parsed, node, macro)
+        self._closed(called_name(node), parsed, node, macro)
         for name, operand in zip(names, operands, strict=True):
             if macro and operand.type in _LOOSE and not parenthesised(name, written):
-                raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
+                raise self.fail(node, f"the macro '{called_name(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
         known, refused = {**self.known, **values}, self._but(values)
         inner = HostScope(
@@ -479,7 +479,7 @@ def _declared_type(definition: Definition, unit: Unit) -> str:
     return "dim3" if re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", written) else ""
 
 
-def _called(node: Node) -> str:
+def called_name(node: Node) -> str:
     function = node.child_by_field_name("function") or node.child_by_field_name("type")
     return text(function) if function is not None else ""
 

@@ -7,7 +7,7 @@ defines; a host template gets its own from explicit instantiations, from calls, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from engine.cuda.launch_conditions import asks_for_optional, conditions_at
 from engine.cuda.launch_reading import closing, readable_sites
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
-from engine.cuda.records import parameter_name, split_arguments
+from engine.cuda.records import parameter_name, split_arguments, substituted
 from engine.cuda.standins import standins_of
 from engine.errors import SourceError
 from engine.model import Program
@@ -168,7 +168,7 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
         values = {n: m.arguments for n, m in meanings.items()}
         holds += [h for m in meanings.values() for h in m.holds]
         done |= {n for n, v in values.items() if n in _NAME.findall(v)}
-        arguments = _replaced(arguments, values)
+        arguments = substituted(arguments, values)
     if not own & {*_NAME.findall(arguments)}:
         yield replace(written, arguments=arguments, holds=tuple(holds))
         return
@@ -183,7 +183,7 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
         bound = _bound(host, given)
         if bound is not None:
             line = f"{origin.path}:{program.files[origin.path].count(bytes([10]), 0, origin.at) + 1}"
-            made = _Written(_replaced(arguments, bound), line, tuple(_replaced(h, bound) for h in holds))
+            made = _Written(substituted(arguments, bound), line, tuple(substituted(h, bound) for h in holds))
             for each in _followed(program, made, origin, seen) if caller else (made,):
                 followed = True
                 yield each
@@ -194,7 +194,7 @@ def _followed(program: Program, written: _Written, place: _Place, seen: set[tupl
 def _settled(program: Program, condition: str, place: _Place, hosts: list[Function]) -> str:
     """A condition with the constants around it in place."""
     values = {n: m.arguments for n in _NAME.findall(condition) if (m := _local(program, n, place, hosts)) is not None}
-    return _replaced(condition, values)
+    return substituted(condition, values)
 
 
 def _local(program: Program, name: str, place: _Place, hosts: list[Function]) -> _Written | None:
@@ -363,10 +363,6 @@ def _bound(host: _Template, given: list[str]) -> dict[str, str] | None:
 
 def _around(function: Function, at: int) -> bool:
     return function.qualifier != "global" and function.body.start <= at < function.body.end
-
-
-def _replaced(text: str, bound: Mapping[str, str]) -> str:
-    return _NAME.sub(lambda m: bound.get(m[0], m[0]), text)
 
 
 def _squeezed(text: str) -> str:

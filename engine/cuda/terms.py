@@ -11,7 +11,7 @@ from tree_sitter import Node
 from engine.cuda.brackets import closing
 from engine.cuda.definitions import expression
 from engine.cuda.host_definitions import Definition
-from engine.cuda.host_scope import HostScope
+from engine.cuda.host_scope import HostScope, called_name
 from engine.cuda.kernel import Kernel, LaunchSite
 from engine.cuda.parse import parse, text
 from engine.errors import SourceError
@@ -66,7 +66,7 @@ class _Terms:
     def extents(self, node: Node) -> tuple[str, ...]:
         while node.type == "parenthesized_expression":
             node = _operands(node)[0]
-        if node.type == "call_expression" and _called(node) == "dim3":
+        if node.type == "call_expression" and called_name(node) == "dim3":
             arguments = node.child_by_field_name("arguments")
             node = arguments if arguments is not None else node
         if node.type in ("argument_list", "initializer_list", "compound_literal_expression"):
@@ -137,7 +137,7 @@ class _Terms:
     def _call(self, node: Node) -> str:
         arguments, function = node.child_by_field_name("arguments"), node.child_by_field_name("function")
         operands = _operands(arguments) if arguments is not None else []
-        name = _called(node)
+        name = called_name(node)
         cast = re.fullmatch(r"static_cast\s*<(.*)>", name, re.S)
         if len(operands) == 1 and function is not None and _is_integer(cast[1] if cast else name):
             return _grouped(self.term(operands[0]))
@@ -168,11 +168,6 @@ class _Terms:
 
 def _operands(node: Node) -> list[Node]:
     return [n for n in node.named_children if n.type != "comment"]
-
-
-def _called(node: Node) -> str:
-    function = node.child_by_field_name("function") or node.child_by_field_name("type")
-    return text(function) if function is not None else ""
 
 
 def _is_integer(written: str) -> bool:

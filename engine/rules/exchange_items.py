@@ -8,11 +8,11 @@ whole numbers is one instruction; two threads that exchange an element by a shuf
 from dataclasses import dataclass, replace
 
 from engine.cuda.syntax import children, compact, inside, names, text, walk
-from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, proposal, template
+from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, proposal, reindent, template
 from engine.rules.idioms import WARP, is_barrier, is_thread, one_dimensional, size_of, with_pragma
 from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of, thread_changes
 from engine.rules.shared_padding import wider
-from engine.rules.warp_exchange import Stages, element_of, indented, sorted_by, stages_of, upwards, worked
+from engine.rules.warp_exchange import Stages, element_of, sorted_by, stages_of, upwards, worked
 
 _ITEMS = (32, 16, 8, 4, 2)
 _GAP_BYTES = 16
@@ -168,7 +168,9 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     if threads > items or share.sums:  # else each stride stays within a thread in one order or the other
         shuffles = lines(f"{{other}}[{k}] = __shfl_xor_sync(0xffffffffu, {{own}}[{sent}], {lanes});")
         unit = site.indent_unit
-        partners = f"if ({apart} < {items}) {{\n{indented(partners, unit)}\n}} else {{\n{indented(shuffles, unit)}\n}}"
+        partners = (
+            f"if ({apart} < {items}) {{\n{reindent(partners, '', unit)}\n}} else {{\n{reindent(shuffles, '', unit)}\n}}"
+        )
     given |= {
         "sync": "__syncwarp();" if threads == WARP else "__syncthreads();",
         "partners": partners, "first": given.get("first", ""), "work": work,
@@ -181,7 +183,7 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     nest, body = stages.nest, stages.loop.child_by_field_name("body")
     assert body is not None  # the pattern has one
     margin, inner = site.indent_at(nest.start_byte), site.indent_at(stages.loop.start_byte)
-    changes = [(body.start_byte, body.end_byte, f"{{\n{indented(code['step'], inner + site.indent_unit)}{inner}}}")]
+    changes = [(body.start_byte, body.end_byte, f"{{\n{reindent(code['step'], '', inner + site.indent_unit)}{inner}}}")]
     for loop in walk(nest):
         if loop.type == "for_statement":  # known numbers of stages leave no test of them
             inside_body = loop.child_by_field_name("body")
@@ -201,8 +203,8 @@ def _nest(site: Site, stages: Stages, share: _ItemShare) -> _Nest:
     room = [
         f"__shared__ {a.type} {part[a.name]}[{items * threads + gaps[a.name]}];\n" for a in stages.arrays if a.dynamic
     ]
-    begin = indented("".join(room) + before + code.get("minus", "") + code["before"], margin).lstrip()
-    end = indented(after, margin).rstrip()
+    begin = reindent("".join(room) + before + code.get("minus", "") + code["before"], "", margin).lstrip()
+    end = reindent(after, "", margin).rstrip()
     top = site.body.start_byte + 1
     declared = "".join(f"\n{margin}{line}" for line in lines(f"{{T}} {{own}}[{items}];").split("\n"))
     edits = [

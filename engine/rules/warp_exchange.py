@@ -10,7 +10,7 @@ from functools import partial
 
 from engine.cuda.questions import Declared, variables, written
 from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
-from engine.rewrite import Edit, Node, Pattern, Proposals, SharedArray, Site, Span, once, proposal, template
+from engine.rewrite import Edit, Node, Pattern, Proposals, SharedArray, Site, Span, once, proposal, reindent, template
 from engine.rules.idioms import SHUFFLED, WARP, doubles, halves, is_barrier, is_block, is_thread, one_dimensional
 from engine.rules.idioms.strided_loop import with_pragma
 
@@ -289,9 +289,10 @@ def _edits(match: Stages, *, twice: bool) -> list[Edit]:
     stores = [f"{a.name}[{t}] = {own[a.name]};" for a in arrays]
     after = [*(["__syncthreads();"] if twice else []), *stores, "__syncthreads();"]
     return [
-        Edit.insert(begin, indented(before, outer).lstrip() + outer),
+        Edit.insert(begin, reindent(before, "", outer).lstrip() + outer),
         Edit(
-            Span(body.start_byte, body.end_byte), f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}"
+            Span(body.start_byte, body.end_byte),
+            f"{{\n{reindent(step, '', inner)}{inner.removesuffix(site.indent_unit)}}}",
         ),
         Edit.insert(nest.end_byte, "".join(f"\n{outer}{line}" for line in after)),
     ]
@@ -380,8 +381,3 @@ def worked(match: Stages, first: Mapping[str, str], second: Mapping[str, str]) -
     lines = site.render(whole.start_byte, whole.end_byte, changes).split("\n")
     margin = site.indent_at(whole.start_byte)
     return "\n".join(line.removeprefix(margin) for line in lines)
-
-
-def indented(code: str, margin: str) -> str:
-    """The lines with a margin before each that is not empty."""
-    return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))

@@ -55,8 +55,8 @@ from engine.tune.tuner import Reports, TemplateSearch, Tuner
 from engine.tune.tuning_result import (
     CONSTANTS_PATCH,
     SCHEMA,
+    Constants,
     General,
-    NamedConstants,
     ShapeBest,
     SpaceInfo,
     TemplateInfo,
@@ -413,7 +413,7 @@ class _Run:
         builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
         checked = check(found, self.spec, self.spec_path, builder.original)
         patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
-        return dataclasses.replace(result, constants=NamedConstants(found.names, found.fixed, checked, CONSTANTS_PATCH))
+        return dataclasses.replace(result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH))
 
     def _result(self, tuner: Tuner, original: Evaluation, searched: _Searched) -> tuple[TuneResult, dict[str, bytes]]:
         options, progress, signals = self.options, tuner.progress, self.evaluator.signals

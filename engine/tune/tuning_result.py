@@ -112,7 +112,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
-class NamedConstants:
+class Constants:
     """The best point of a rule's template with its figures as named constants, which can be tuned again.
 
     `names` are the constants by the rule's parameter, `fixed` the parameters that stay figures, `checked` points at which the text
@@ -154,7 +154,7 @@ class TuneResult:
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    constants: NamedConstants | None = None
+    constants: Constants | None = None
     memory: Mapping[str, Any] | None = None  # lessons learnt and told
     schema: str = SCHEMA
 

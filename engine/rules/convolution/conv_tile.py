@@ -303,13 +303,15 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     if fast is None or slow is None:
         return None
     outputs, plainly = (
-        _indented(fill(name, work=work, at_place=fill("result_place")), "    ")
+        reindent(fill(name, work=work, at_place=fill("result_place")), "", "    ")
         for name, work in (("outputs", fast), ("plainly", slow))
     )
     others = " || ".join(f"{name} != {value}" for name, value in sorted(form.assumed.items()))
     border = fill("border") if form.x.size is not None or form.y.size is not None or tile.tensor else ""
     if others:
-        stages = fill("assumed", others=others) + f"if (!{names('alone')}) {{\n{_indented(stages + border, '    ')}}}\n"
+        stages = (
+            fill("assumed", others=others) + f"if (!{names('alone')}) {{\n{reindent(stages + border, '', '    ')}}}\n"
+        )
     elif border:
         stages = fill("border_alone") + stages + border
     if others or border:
@@ -317,7 +319,7 @@ def _edit(tile: _Tile) -> list[Edit] | None:
     else:
         done = stages + fill("outputs", work=fast)
     outer, inner = site.indent_at(site.kernel.span.start), site.indent_unit
-    code = _indented(body + done, outer + inner)
+    code = reindent(body + done, "", outer + inner)
     header = "cuda_pipeline.h" if tile.copies else None
     before = site.define(tensor_cores.functions(names), header) if tile.tensor else site.include(header)
     return [*before, Edit.replace(site.body, f"{{\n{code}{outer}}}")]
@@ -451,7 +453,3 @@ def _work(form: Convolution, names: Namer, added: str) -> str | None:
         margin = site.indent_at(statement.start_byte)
         lines.append(reindent(margin + shown, margin, ""))
     return "\n".join(lines)
-
-
-def _indented(code: str, margin: str) -> str:
-    return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))

@@ -13,7 +13,7 @@ from engine.model import Failure, Guardrail, Measurement, Outcome, Refusal
 from engine.process.decode import decode
 from engine.report.page import render_tuning
 from engine.report.tuning import print_tuning
-from engine.tune.tuning_result import Branch, Dispatch, NamedConstants, Range, TuneResult, write
+from engine.tune.tuning_result import Branch, Constants, Dispatch, Range, TuneResult, write
 from tests.engine.commands.test_show import tuned
 from tests.engine.report.make import evil
 from tests.engine.report.test_page import harmless
@@ -67,7 +67,7 @@ def test_a_tuning_run_has_its_page(run: TuneResult, tmp_path: Path, capsys: pyte
 
 def test_named_constants_are_told(run: TuneResult, capsys: pytest.CaptureFixture[str]) -> None:
     assert "To tune again" not in harmless(render_tuning(run, {})).text
-    constants = NamedConstants(
+    constants = Constants(
         {"bm": "GEMM_BM", "<b>": "GEMM_BN"}, ("bk",), ({"GEMM_BM": 64}, {"GEMM_BM": 32}), "constants.patch"
     )
     named = dataclasses.replace(run, constants=constants)
