@@ -26,6 +26,7 @@ _MAX_FILES = 5_000
 _MAX_ENTRIES = 100_000  # of folders, whatever they are: a tree of empty folders must end too
 _MAX_HEADERS = 1_000
 _MOST_INCLUDERS = 8  # of a header's, where its templates are instantiated. Ours.
+_FIRST_GIVEN = re.compile(rb"\b[A-Z][A-Z0-9_]{3,}\s*\(\s*\(?\s*(?:\w+::)*([A-Za-z_]\w*)")
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)', re.M)
 
 
@@ -66,8 +67,10 @@ def load_program(
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
             there = ", ".join(kernel.name for kernel in parsed.kernels)
             raise UsageError(f"has no kernel '{name[:200]}'", main, f"it has: {there}")
-    for found, text in _launching(root, names, main, files):
+    for found, text in [*_launching(root, names, main, files)]:
         files.setdefault(found, text)
+        if not has_launch(text):
+            files |= {path: other for path, other in _macro_headers(root, found, text, include) if path not in files}
     if spec_file is not None and spec_file not in files:
         text_of_spec = read_below(root, spec_file)
         if text_of_spec is None:
@@ -322,6 +325,8 @@ def _launching(
         try:
             status = os.lstat(root / path)
             data = _text_with_launch(root, path, status.st_mtime_ns, status.st_size)
+            if data is None and not _given_to_macros(root, path, status.st_mtime_ns, status.st_size).isdisjoint(names):
+                data = read_below(root, path)
         except (OSError, SourceError):
             continue
         found = {match[1] for pattern in (launch, handed) for match in pattern.finditer(data or b"")}
@@ -331,11 +336,25 @@ def _launching(
             yield path, data
 
 
+def _macro_headers(root: Path, path: str, data: bytes, include: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The headers of a file that may define the macros which it launches by."""
+    files = {path: data}
+    with contextlib.suppress(SourceError):
+        add_headers(files, path, root, include, everywhere=False)
+    yield from ((found, text) for found, text in files.items() if has_launch(text) and b"define" in text)
+
+
 @lru_cache(maxsize=1024)
 def _text_with_launch(root: Path, path: str, modified_ns: int, size: int) -> bytes | None:
     """The bytes of a file that launches something, else None; read once while it stays as it is: each kernel asks for every file."""
     data = read_below(root, path)
     return data if data is not None and (has_launch(data) or b"cudaLaunch" in data) else None
+
+
+@lru_cache(maxsize=_MAX_FILES)
+def _given_to_macros(root: Path, path: str, modified_ns: int, size: int) -> frozenset[bytes]:
+    """The names that a file gives to macros first, without namespaces: `LAUNCH(kernel, …)`, where a header has the `<<<`."""
+    return frozenset(match[1] for match in _FIRST_GIVEN.finditer(read_below(root, path) or b""))
 
 
 def _other_kernels(root: Path, path: str, data: bytes, main: str, here: set[bytes]) -> set[bytes]:

@@ -30,6 +30,9 @@ _LANES = re.compile(r"vec|ilp", re.IGNORECASE)  # of a number's name: how many e
 _CALLED = re.compile(
     r"(?:Fn|Fun|Func|Function|Functor|Op|Operator|Lambda|Callable|Callback|Pred|Predicate|Visitor|callback)$"
 )
+_CLASSES = re.compile(
+    r"(?:[Tt]raits|TRAITS|Config|Policy)_?$"
+)  # of the name of a type: of classes of constants and types
 _MOST_SHOWN = 3  # of the program's own that may be written
 _LETTERS = "xyzw"  # the elements of CUDA's vectors
 _BYTES = ("uint8_t", "uchar", "unsigned char", "char", "int8_t")
@@ -132,7 +135,8 @@ def _assumed(program: Program, unit: Unit, kernel: Kernel, parameter: str) -> st
                 return f"{'uchar' if bytes_ else 'float'}{max(2, 1 + max(map(_LETTERS.index, members)))}"
             plain = [name for name, template in classes_with(program, members) if not template]
             return plain[0] if len(plain) == 1 else "?"
-        if re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)) or _is_called(unit, kernel, own):
+        within = re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span))
+        if within or _CLASSES.search(own) or _is_called(unit, kernel, own):
             return "?"  # a class with members: no number stands for it
         return "int" if _INDEX.search(own) else "float"
     if kind == "bool":

@@ -181,3 +181,10 @@ def test_what_the_program_defines_is_guessed_where_nothing_is_launched() -> None
     code = "enum class Order { UP, DOWN };\ntemplate <Order O, int N> __global__ void k(float* y) { y[N] = O == Order::UP; }\n"
     (gap,) = draft(_program(code), "k").missing
     assert (gap.key, gap.guess) == ("kernel", 'kernel = "k<Order::UP, 256>"')
+
+
+def test_no_number_is_assumed_for_traits_that_a_function_takes() -> None:
+    code = "template <class T> __device__ int width() { return T::WIDTH; }\n"
+    code += "template <typename Traits> __global__ void k(float* y) { y[threadIdx.x] = width<Traits>(); }\n"
+    (gap,) = draft(_program(code), "k").missing
+    assert gap.startswith("the template argument for 'typename Traits'")

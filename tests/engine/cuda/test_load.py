@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.cuda.launch_reading import readable_sites
 from engine.cuda.load import load_program, read_below, repository_root, resolve_include
 from engine.cuda.slice import device_slice
 from engine.errors import SourceError, UsageError
@@ -48,6 +49,20 @@ def test_a_template_launch_in_another_file(repository: Path) -> None:
     (repository / "a.cu").write_bytes(b"template <int N> " + KERNEL)
     (repository / "b.cu").write_bytes(b"void f(float* x) { k<4><<<1, 2>>>(x, 1); }\n")
     assert "b.cu" in load_program(repository / "a.cu", kernels=["k"]).files
+
+
+def test_a_launch_by_a_macro_of_a_header(repository: Path) -> None:
+    """The draft of a header's kernel had read the launch, and the search then said that there was none."""
+    (repository / "a.cuh").write_bytes(KERNEL)
+    (repository / "call.h").write_bytes(b"#define LAUNCH(kernel, g, b, ...) (kernel)<<<(g), (b)>>>(__VA_ARGS__)\n")
+    (repository / "b.cu").write_bytes(
+        b'#include "a.cuh"\n#include "call.h"\nvoid f(float* x) { LAUNCH(\n    impl::k, 1, 2, x, 1); }\n'
+    )
+    (repository / "c.cu").write_bytes(b'#include "call.h"\nvoid f(float* x) { LAUNCH(other, 1, 2, x, 1); }\n')
+    program = load_program(repository / "a.cuh", kernels=["k"])
+    assert set(program.files) == {"a.cuh", "b.cu", "call.h"}
+    (site,) = readable_sites(program, "k")
+    assert (site.path, [part.text for part in site.parts]) == ("b.cu", ["(1)", "(2)"])
 
 
 def test_a_file_that_launches_its_own_kernel_of_that_name_stays_out(repository: Path) -> None:
