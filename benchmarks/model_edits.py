@@ -83,7 +83,7 @@ def drawn(checkout: Path, under: str, count: int, seed: int) -> Iterator[tuple[s
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=_DRAFT_S, cwd=checkout, check=False
             )
-            reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no draft"])[-1]
+            reason = "" if done.returncode == 0 else reason_of(done.stderr)
         except subprocess.TimeoutExpired:
             reason = f"the draft did not end in {_DRAFT_S:.0f} s"
         if reason:
@@ -91,6 +91,12 @@ def drawn(checkout: Path, under: str, count: int, seed: int) -> Iterator[tuple[s
         else:
             count -= 1
             yield file, kernel
+
+
+def reason_of(said: str) -> str:
+    """Why a draft is none: the first thing that is missing, else the last line; assumptions follow what is missing."""
+    lines = said.strip().splitlines() or ["no draft"]
+    return next((line for line in lines if line.startswith("missing: ")), lines[-1])
 
 
 def run_all(options: argparse.Namespace, given: Sequence[str] | None) -> int:

@@ -109,3 +109,10 @@ def test_a_kernel_waits_for_its_answer_and_each_edit_has_an_ending(tmp_path: Pat
     assert record["summary"]["kernels"] == 1
     assert record["summary"]["endings"]["wrong_result"] == 1
     assert str(tmp_path) not in json.dumps(record["runs"])
+
+
+def test_a_kernel_is_passed_over_for_what_is_missing_and_not_for_an_assumption() -> None:
+    said = "sizes are derived from the source\nmissing: the size of 'x'\nmissing: the launch\nassumed: template arguments <256>\n"
+    assert model_edits.reason_of(said) == "missing: the size of 'x'"
+    assert model_edits.reason_of("optiml: has no kernel 'k'\n") == "optiml: has no kernel 'k'"
+    assert model_edits.reason_of("") == "no draft"

@@ -267,7 +267,10 @@ class _GenerationRun:
         if o.memory is not None:
             with contextlib.closing(Lessons(o.memory, self.spec, self._machine.target)) as lessons:
                 prompts.lessons = tuple(lessons.recall_any())
-                self._notes += [lessons.trouble] if lessons.trouble else []
+                told = len(prompts.lessons)
+                self._notes.append(
+                    lessons.trouble or f"the model was told {told} lesson{'s' * (told != 1)} of earlier runs"
+                )
         reference = self.reference.source.decode("utf-8", "replace")
         self._told.step(f"asking {len(o.strategies)} strategies")
 

@@ -359,6 +359,7 @@ def test_plans_and_kernels_are_told_lessons_of_earlier_runs(run: Any, tmp_path: 
         _, result, _, server = run(*arguments, *more, instead=hostile)
         assert result["written"] == ""
         assert told_to(server).count(told) == count
+        assert f"the model was told {min(count, 1)} lesson{'s' * (not count)} of earlier runs" in result["notes"]
     path.write_bytes(b"no database" * 100)
     code, result, err, server = run(*arguments)
     assert (code, result, server.requests) == (1, None, [])
