@@ -2,7 +2,8 @@
 
 An index is what comes of parameters and the block's place by arithmetic on whole numbers. A float holds it exactly up to 2^24 alone.
 The high half of a product with a reciprocal that is known at run time divides exactly up to some size. The first index or size at
-which either is wrong may lie beyond every case, in blocks that run for too long to be tried.
+which either is wrong may lie beyond every case, in blocks that run for too long to be tried. So may the
+first number that is stored and that a float does not hold.
 
 Registers of PTX are typed and nearly all written once, so what comes of a register is followed without regard to order. The index of a
 thread in its block is small enough for any type.
