@@ -288,7 +288,7 @@ def test_results_of_a_kind_have_a_folder_of_their_own(tmp_path: Path, monkeypatc
     root = repository(tmp_path / "r", 1)
     arguments = SimpleNamespace(
         format="json", out=None, write_spec=False, seed=0, resume=False, search="mcts", profile="none", no_proxies=False,
-        memory=False, fresh=False,
+        memory=False, memory_file=None, memory_across=False, fresh=False,
     )  # fmt: skip
     machine: Any = SimpleNamespace(box=None)
     run = KernelRun(arguments, machine, one_kernel.Budget(candidates=1), ("rules",), None, device="h200")  # type: ignore[arg-type]
