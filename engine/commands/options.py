@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from engine.errors import UsageError
-
-if TYPE_CHECKING:
-    from engine.settings.memory_settings import MemorySettings
+from engine.settings.memory_settings import MemorySettings, default_path
 
 _CHOICE = re.compile(r"(.*invalid choice: '([^']*)') \(choose from (.*)\)", re.DOTALL)
 _LIMIT_S = 40.0
@@ -85,8 +83,6 @@ def memory_settings(arguments: argparse.Namespace, root: Path, seed: int = 0) ->
     check_memory(arguments)
     if not arguments.memory:
         return None
-    from engine.settings.memory_settings import MemorySettings, default_path
-
     path = arguments.memory_file or default_path()
     return MemorySettings(path.absolute(), str(root), across=arguments.memory_across, seed=seed)
 
