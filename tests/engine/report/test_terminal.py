@@ -34,7 +34,7 @@ from engine.search.progress import Budget, Progress
 from tests.engine.report.make import predicted
 
 _WATCHED = """
-from engine.report.run_folder import Node
+from engine.report.run_folder import StoredNode
 from engine.report.terminal import Live
 from engine.search.progress import Budget, Progress
 import time
