@@ -481,7 +481,8 @@ def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untr
     by = [other for other in usage.uses if name in usage.indexed_by(other)]
     looked_up = any(other not in offsets or not reach.tried for other in by)
     if extent is None or looked_up:
-        missing.append(Gap(f"the size of '{name}': {no_size(name, reach, untried, looked_up)}", f"args.{name}"))
+        asked = f"the size of '{name}': {no_size(name, reach, untried, looked_up)}"
+        missing.append(Gap(asked, f"args.{name}", extent.text if extent is not None else ""))
         return
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:

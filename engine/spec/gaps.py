@@ -15,7 +15,7 @@ _BLOCK = 256  # threads of a launch that is guessed
 class Gap(str):
     """A sentence that says what could not be found out. `key` is the spec's key that closes it; "": no line of a spec does.
 
-    `guess` is the line that may close it, where there is a better one than the draft's own with its sizes filled in.
+    `guess` is the line that may close it, or the size of an argument, where there is a better one than all sizes together.
     """
 
     key: str
@@ -98,13 +98,14 @@ def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
     """
     if not gap.key:
         return ""
-    if gap.guess:
+    sized = gap.key.startswith("args.")
+    if gap.guess and not sized:
         return gap.guess
-    product = "*".join(sizes) or "1"
+    product = gap.guess or "*".join(sizes) or "1"
     line = lines_of(text).get(gap.key, "")
     if gap.key == "compile.defines":
         return 'compile.defines = ["?"]'
-    if gap.key.startswith("args."):
+    if sized:
         line = line.replace(f'size = "{_OPEN}"', f'size = "{product}"')
         line = line.replace('"struct:1"', '"struct:?"').replace('"hex:00"', '"hex:?"')
     return line

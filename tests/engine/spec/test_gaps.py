@@ -82,6 +82,22 @@ def test_sizes_that_a_launch_would_show_are_not_asked_for_beside_it() -> None:
     assert [gap.key for gap in made.missing] == ["args.y", "launch"]
 
 
+def test_a_size_is_guessed_from_what_trials_touched_though_indices_come_from_a_buffer() -> None:
+    """All sizes together were proposed: more than a check has room for."""
+    code = (
+        "__global__ void k(const float *x, const int *at, float *y, int n, int m, int w) {\n"
+        "    int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) for (int j = 0; j < m; ++j)"
+        " for (int k = 0; k < w; ++k) y[i] += x[i * m + at[j] + j];\n}\n"
+        "void run(float *x, int *at, float *y, int n, int m, int w) { k<<<(n + 255) / 256, 256>>>(x, at, y, n, m, w); }\n"
+    )
+    probe = OriginalRuns(
+        probe=lambda s: {"x": s["n"] * s["m"], "at": s["m"], "y": s["n"]}, roles=lambda s: {"y": "inout"}
+    )
+    made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k", runs=probe)
+    (gap,) = made.missing
+    assert 'size = "n*m"' in proposal(gap, made.text, made.spec.time[0].sizes)
+
+
 def test_the_proposed_lines_are_lines_of_a_spec() -> None:
     made = draft(Program({"k.cu": CODE.encode()}, "k.cu"), "pick")
     lines = lines_of(made.text)
