@@ -272,7 +272,7 @@ class _GenerationRun:
                     lessons.trouble or f"the model was told {told} lesson{'s' * (told != 1)} of earlier runs"
                 )
         reference = self.reference.source.decode("utf-8", "replace")
-        self._told.step(f"asking {len(o.strategies)} strategies")
+        self._told.step(f"asking {len(o.strategies)} strateg{'y' if len(o.strategies) == 1 else 'ies'}")
 
         def one(strategy: AuthorStrategy) -> Draft:
             draft = author.draft(self.task, strategy, reference, place, self.trial)

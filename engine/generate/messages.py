@@ -10,6 +10,7 @@ from typing import Any
 from engine.generate.strategies import AuthorStrategy
 from engine.generate.task import TYPES, Task, described
 from engine.llm.chat import Message
+from engine.llm.prompts import rates
 from engine.llm.templates import prompts_in
 from engine.model import Target
 
@@ -68,7 +69,7 @@ class Prompts:
         cases = [", ".join(f"{k} = {v}" for k, v in case.sizes.items()) for case in task.time]
         return self._render(
             "kernel.jinja", signature=task.signature, arguments=arguments, cases=cases, target=self._target,
-            conditions=task.conditions, lessons=self.lessons,
+            conditions=task.conditions, lessons=self.lessons, rates=rates(self._target.arch),
             reference=self._data(reference, _MOST_REFERENCE), plan=self._data(plan, _MOST_PLAN),
         )  # fmt: skip
 

@@ -183,7 +183,7 @@ def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, sho
         "kernels": [site.kernel.name for site in place.sites],
         "path": _path(context.program.kernel_file),
         "target": context.target,
-        "rates": _rates(context.target.arch),
+        "rates": rates(context.target.arch),
         "arguments": arguments,
         "cases": cases,
         "source": source_of(context, short=short),
@@ -223,7 +223,7 @@ def _cut(text: str, tokens: int) -> str:
     return text.encode()[: tokens * BYTES_PER_TOKEN].decode("utf-8", "ignore") + "\n(cut)"
 
 
-def _rates(arch: str) -> str:
+def rates(arch: str) -> str:
     """What the target moves and computes, in words; nothing for one without a performance model."""
     try:
         known = figures_for(arch)
