@@ -20,6 +20,7 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec
 _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
 _MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 6, 3  # cases of one kind; each costs a confirmation some runs. Ours
+_LARGE, _MOST_SCALARS = 3, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
 _NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})[uUlL]*(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -87,15 +88,21 @@ def _least_one(value: float) -> float:
 
 def _other_whole(spec: KernelSpec, base: Case, rng: random.Random, constants: Collection[int]) -> Iterator[CallerCase]:
     """Whole scalars and flags in turn: the other truth value, neighbours, and numbers that the original's text has."""
-    found = list[Case]()
+    found = list[list[Case]]()
     for name, value in _numbers(spec, "int").items():
         low, high = parse_dtype(spec.argument(name).type).limits
         others = [other for other in _other_values(int(value), constants) if low <= other <= high]
-        found += [_changed(base, {name: float(other)}) for other in rng.sample(others, min(len(others), _MOST_WHOLE))]
+        found.append([_changed(base, {name: float(other)}) for other in _chosen(others, rng)])
     for name, value in _free_sizes(spec, launched=False).items():
-        others = _other_values(value, constants)
-        found += [_resized(base, name, other) for other in rng.sample(others, min(len(others), _MOST_WHOLE))]
-    yield from (CallerCase(case) for case in rng.sample(found, min(len(found), 2 * _MOST_WHOLE)))
+        found.append([_resized(base, name, other) for other in _chosen(_other_values(value, constants), rng)])
+    for cases in rng.sample(found, min(len(found), _MOST_SCALARS)):
+        yield from (CallerCase(case) for case in cases)
+
+
+def _chosen(values: list[int], rng: random.Random) -> list[int]:
+    """The largest of ascending values, and some of the others: what is kept in fewer bits is wrong from a landmark on."""
+    others = values[:-_LARGE]
+    return [*values[-_LARGE:], *rng.sample(others, min(len(others), _MOST_WHOLE - _LARGE))]
 
 
 def _other_values(value: int, constants: Collection[int]) -> list[int]:

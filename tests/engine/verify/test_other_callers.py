@@ -68,15 +68,18 @@ def test_one_buffer_for_an_input_and_an_output_of_its_type_and_size() -> None:
     assert all(each.same_as in SPEC.check for each in found)
 
 
-def test_fields_of_structs_have_other_values(tmp_path: Path) -> None:
+def test_the_largest_numbers_of_the_text_are_always_tried(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     path = tmp_path / "levels.cu"
     path.write_bytes(original_text("levels"))
     spec, _ = find_spec(tmp_path, path)
-    drawn = caller_cases(spec, random.Random(2), {256, 128}, ())
-    weights = {each.case.changed["weight"] for each in drawn if "weight" in each.case.changed}
-    assert weights <= {0.0, 1.0, 47.0, 49.0, 96.0, 128.0, 256.0}
-    assert {each.case.changed["inverted"] for each in drawn if "inverted" in each.case.changed} <= {1.0, 2.0}
+    constants = {256, 128, 65535, 2, 4, 5, 8, 9, 16}
+    for seed in range(20):
+        drawn = caller_cases(spec, random.Random(seed), constants, ())
+        weights = {each.case.changed["weight"] for each in drawn if "weight" in each.case.changed}
+        assert weights <= {0.0, 1.0, 2.0, 4.0, 5.0, 8.0, 9.0, 16.0, 47.0, 49.0, 96.0, 128.0, 256.0}
+        assert {256.0, 128.0} <= weights  # a weight in a byte was not refused where 256 had not been drawn
+        assert {each.case.changed["inverted"] for each in drawn if "inverted" in each.case.changed} <= {1.0, 2.0}
 
 
 def test_whole_numbers_of_a_text() -> None:
