@@ -86,7 +86,8 @@ def test_a_size_is_guessed_from_what_trials_touched_though_indices_come_from_a_b
     """All sizes together were proposed: more than a check has room for."""
     code = (
         "__global__ void k(const float *x, const int *at, float *y, int n, int m, int w) {\n"
-        "    int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) for (int j = 0; j < m; ++j) for (int k = 0; k < w; ++k) y[i] += x[i * m + at[j] + j];\n}\n"
+        "    int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) for (int j = 0; j < m; ++j)"
+        " for (int k = 0; k < w; ++k) y[i] += x[i * m + at[j] + j];\n}\n"
         "void run(float *x, int *at, float *y, int n, int m, int w) { k<<<(n + 255) / 256, 256>>>(x, at, y, n, m, w); }\n"
     )
     probe = OriginalRuns(
