@@ -446,8 +446,7 @@ def _defined(kind: str, head: Sequence[Token], tokens: Sequence[Token]) -> list[
 
 def _called(top: Sequence[Token], at: int) -> list[str]:
     """The names before a parameter list: the function's, and the class's that it belongs to."""
-    names: list[str] = []
-    last, at = max(0, at - _MAX_GROUPS * 4), at - 1
+    names, last, at = list[str](), max(0, at - _MAX_GROUPS * 4), at - 1
     while at >= last:
         if top[at].text == ">":
             angles = 0
@@ -473,8 +472,7 @@ def _after_braces(top: Sequence[Token]) -> list[str]:
 
 
 def _enumerators(tokens: Sequence[Token]) -> list[str]:
-    names: list[str] = []
-    depth = 0
+    names, depth = list[str](), 0
     for before, token in pairwise(tokens):
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(before.text, 0)
         if depth == 1 and token.kind == "name" and (before.kind == "directive" or before.text in ("{", ",")):
@@ -483,8 +481,7 @@ def _enumerators(tokens: Sequence[Token]) -> list[str]:
 
 
 def _declarators(top: Sequence[Token]) -> list[str]:
-    names: list[str] = []
-    at, value = 0, False
+    names, at, value = list[str](), 0, False
     while at < len(top):
         token = top[at]
         if token.text == "<" and not value:

@@ -35,7 +35,7 @@ from engine.spec.extents import Extent, Trial, as_others, fit, trial_sizes
 from engine.spec.gaps import Gap, asked_first
 from engine.spec.guessed_launch import BLOCK, guessed_launch, named_in
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
-from engine.spec.indirect import ROWS, indirect, scattered
+from engine.spec.indirect import indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.launch_config import DIFFERENT
 from engine.spec.related_values import set_equal, set_values
@@ -48,7 +48,7 @@ from engine.spec.shapes import (
     shrunk,
     tile_of,
 )
-from engine.spec.size_gaps import COVERING, Reach, beyond, no_size, refuted
+from engine.spec.size_gaps import COVERING, Reach, beyond, refuted, set_extent
 from engine.spec.spec_text import launch_line, spec_text
 from engine.spec.tables import split_kernel
 from engine.spec.template_choice import template_arguments
@@ -330,7 +330,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
     offsets = usage.offsets() if way.segment else []
     for part in parts:
         if part.argument.role != "scalar":
-            _set_extent(part, reach, usage, missing, way.runs.untried, offsets)
+            set_extent(part, reach, usage, missing, way.runs.untried, offsets)
     for part in parts:
         if way.segment and part.argument.role == "out" and way.segment in re.findall(r"\w+", part.argument.size):
             # Segments that are shorter than they may be leave the end as it was.
@@ -466,29 +466,6 @@ def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> 
             notes = [n for n in part.notes if n not in SAID.values()]
             said = SAID[role] if role != "inout" else KEPT if argument.role == "out" else ""
             part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
-
-
-def _set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untried: str, offsets: list[str]) -> None:
-    name = part.argument.name
-    extent, table = reach.extents.get(name), reach.tables.get(name)
-    if part.extent:
-        part.argument = replace(part.argument, size=part.extent)
-        return
-    if table is not None:
-        part.argument = replace(part.argument, size=table.size)
-        part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
-        return
-    by = [other for other in usage.uses if name in usage.indexed_by(other)]
-    looked_up = any(other not in offsets or not reach.tried for other in by)
-    if extent is None or looked_up:
-        asked = f"the size of '{name}': {no_size(name, reach, untried, looked_up)}"
-        missing.append(Gap(asked, f"args.{name}", extent.text if extent is not None else ""))
-        return
-    part.argument = replace(part.argument, size=extent.text)
-    if not extent.exact:
-        part.notes.append(COVERING)
-    elif not extent.measured:
-        part.notes.append("assumed: the size, from the text")
 
 
 def _render(

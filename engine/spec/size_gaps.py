@@ -1,15 +1,16 @@
-"""Why a draft cannot give a buffer its size."""
+"""The size of a drafted buffer, or why there is none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.model import Program
+from engine.spec.drafted_parts import Part
 from engine.spec.extents import Extent
 from engine.spec.gaps import Gap
-from engine.spec.indirect import Indirect
+from engine.spec.indirect import ROWS, Indirect
 from engine.spec.usage import Usage
 
 _STRIDE = re.compile(r"stride|step|pitch", re.IGNORECASE)  # what is 1 where it is assumed, and mostly is not
@@ -52,6 +53,30 @@ def no_size(name: str, reach: Reach, untried: str, looked_up: bool) -> str:
         if reach.ended
         else "no trial run touches it"
     )
+
+
+def set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untried: str, offsets: list[str]) -> None:
+    """Give a buffer the size that something explains, or add to `missing` why there is none. `offsets` are arrays of rows' ends."""
+    name = part.argument.name
+    extent, table = reach.extents.get(name), reach.tables.get(name)
+    if part.extent:
+        part.argument = replace(part.argument, size=part.extent)
+        return
+    if table is not None:
+        part.argument = replace(part.argument, size=table.size)
+        part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
+        return
+    by = [other for other in usage.uses if name in usage.indexed_by(other)]
+    looked_up = any(other not in offsets or not reach.tried for other in by)
+    if extent is None or looked_up:
+        asked = f"the size of '{name}': {no_size(name, reach, untried, looked_up)}"
+        missing.append(Gap(asked, f"args.{name}", extent.text if extent is not None else ""))
+        return
+    part.argument = replace(part.argument, size=extent.text)
+    if not extent.exact:
+        part.notes.append(COVERING)
+    elif not extent.measured:
+        part.notes.append("assumed: the size, from the text")
 
 
 def refuted(text: str, said: str) -> str:

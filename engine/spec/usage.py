@@ -11,6 +11,7 @@ from engine.arith import ArithmeticError_, Number, UnknownName, evaluate
 from engine.cuda.declarations import Declared, variables
 from engine.cuda.kernel import Access, Kernel, Unit
 from engine.cuda.parse import names_in, text, walk
+from engine.spec.referred import referred
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -151,7 +152,9 @@ class Usage:
         for access in kernel.accesses:
             self._access(access)
         self._bare()
-        self._referred()
+        for array in referred(unit, self.body):
+            if (use := self.uses.get(self.aliases.get(array, (array, ""))[0])) is not None:
+                use.read = use.written = use.stored = True
 
     def _define(self, variable: Declared, value: Node) -> None:
         reached = self._reached(value)
@@ -232,11 +235,8 @@ class Usage:
         use = self.uses.get(parameter)
         if use is None:
             return
-        call = (
-            access.node.parent.parent.parent
-            if access.node and access.node.parent and access.node.parent.parent
-            else None
-        )
+        above = access.node and access.node.parent and access.node.parent.parent
+        call = above.parent if above else None
         called = text(call) if access.kind == "update" and call is not None and call.type == "call_expression" else ""
         hint = _HINT.match(called)
         if not use.indices:
@@ -290,26 +290,6 @@ class Usage:
                 # A condition and what is assigned to do not hand the pointer on.
                 own = {"assignment_expression": "left", "init_declarator": "declarator"}.get(parent.type, "condition")
                 use.escapes |= node.start_byte not in self._followed and parent.child_by_field_name(own) != node
-
-    def _referred(self) -> None:
-        """Elements that a function of the file takes by a reference through which it may write: `f(x[i])` with `float& v`."""
-        changing = {
-            f.name: [at for at, p in enumerate(f.parameters) if "&" in p.type and not p.const]
-            for f in self.unit.functions
-            if not isinstance(f, Kernel)
-        }
-        for call in walk(self.body):
-            name, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
-            if call.type != "call_expression" or name is None or given is None:
-                continue
-            values = [n for n in given.named_children if n.type != "comment"]
-            for at in changing.get(text(name).partition("<")[0].rpartition("::")[2], ()):
-                value = values[at] if at < len(values) else None
-                array = value.child_by_field_name("argument") if value is not None else None
-                if value is not None and value.type == "subscript_expression" and array is not None:
-                    use = self.uses.get(self.aliases.get(text(array), (text(array), ""))[0])
-                    if use is not None:
-                        use.read = use.written = use.stored = True
 
     def _hint(self, call: Node) -> set[int]:
         """Takes in a load or store with a cache hint; where the names in its pointer stand."""
