@@ -34,7 +34,7 @@ _CLOSE = 1e-3  # of a result in double precision: rounding, not an overflow or a
 
 
 @dataclass(frozen=True)
-class OriginalRuns:
+class AdmittedRuns:
     """Runs of the original: on inputs drawn for cases and families, likewise in another order of threads, and on other buffers or
     launches of a known run: those of the case that is named, or its own."""
 
@@ -50,7 +50,7 @@ class AdmittedChecks:
     defences: Defences
     secret: SecretCases
     noise: KnownNoise
-    runs: OriginalRuns
+    runs: AdmittedRuns
     cases: Callable[[], Sequence[Case]]
     screening: list[KnownRun] = field(default_factory=list, init=False)  # what each candidate is tried with
     _confirming: dict[Wanted, frozenset[str] | None] = field(default_factory=dict, init=False)

@@ -13,7 +13,7 @@ from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupport
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
-from engine.evaluate.admitted_checks import AdmittedChecks, OriginalRuns
+from engine.evaluate.admitted_checks import AdmittedChecks, AdmittedRuns
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import Controls, Exchange, unwritten
 from engine.evaluate.cpu_failures import refused
@@ -68,7 +68,7 @@ class CpuScreen:
         self._missing: list[str] = []
         self._no_race_verdict = ""
         self._secret = SecretCases(spec, builder, self._random)
-        runs = OriginalRuns(self._drawn, self._again)
+        runs = AdmittedRuns(self._drawn, self._again)
         self._admitted = AdmittedChecks(spec, builder.defences, self._secret, self._noise, runs, lambda: self._cases)
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None

@@ -45,7 +45,7 @@ class _EqualTiles(Tiles):
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Timed:
     """The original's run of two blocks with its twin's."""
 
     case: Case
@@ -61,7 +61,7 @@ class EqualTerms:
     spec: KernelSpec
     sampled: SampledSizes
     rng: random.Random
-    _known: list[_Known] = field(default_factory=list, init=False)
+    _known: list[_Timed] = field(default_factory=list, init=False)
 
     def draw(self) -> None:
         """Run the original and its twin: nothing is known where there is none, or they do not end."""
@@ -83,11 +83,11 @@ class EqualTerms:
         wides = machinery.run(twins[0][0], [twin for _, twin in twins])
         for (case, job), run, wide in zip(jobs, runs, wides, strict=True):
             if not run.findings and not wide.findings:
-                self._known.append(_Known(case, job, run, wide))
+                self._known.append(_Timed(case, job, run, wide))
 
     def judge(self, built: Built) -> Failure | None:
         """Where a candidate is many times further from the twin than the original is."""
-        pairs = list[tuple[_Known, CpuJob]]()
+        pairs = list[tuple[_Timed, CpuJob]]()
         for known in self._known:
             assert known.job.sample is not None
             try:
@@ -117,7 +117,7 @@ class EqualTerms:
         return None
 
 
-def _errors(name: str, dtype: DType, known: _Known, run: CpuRun) -> tuple[float, float] | None:
+def _errors(name: str, dtype: DType, known: _Timed, run: CpuRun) -> tuple[float, float] | None:
     """The largest errors of the original and of a candidate relative to the twin, where all three wrote; None where they did not."""
     before, twin, after = known.run.writes[name], known.wide.writes[name], run.writes[name]
     entries, first, second = np.intersect1d(before.entries, after.entries, assume_unique=True, return_indices=True)
