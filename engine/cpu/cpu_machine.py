@@ -95,6 +95,8 @@ class CpuMachine:
         self._prepared: dict[str, Prepared] = {}
         self._objects = DiskCache(self.cache / "objects")
         self.go_on: Callable[[], None] = lambda: None
+        # Reads of shared memory that nothing has written are no finding, and what is there depends on a run's order.
+        self.unwritten_shared = False
 
     def prepared(self, std: str = "c++17") -> Prepared:
         """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
@@ -342,6 +344,7 @@ class CpuMachine:
             with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
                 places = [
                     f"output {results.fileno()} {start} {MAX_RESULT_BYTES}\nfibers {_RACE_FIBERS if mode == 'race' else 0}"
+                    f"\nunwritten_shared {int(self.unwritten_shared)}"
                     for start in starts[:-1]
                 ]
                 files = write_jobs(folder, jobs, places)

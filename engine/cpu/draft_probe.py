@@ -88,6 +88,7 @@ class CpuProbe:
         sliced = device_slice(program, named, root=root, include=compiled.include, unit=compiled.unit)
         self._program, self._spec, self._machine = program, spec, machine
         self._binary = machine.build(sliced.text, spec.file, spec, named)
+        machine.unwritten_shared = True  # whether results depend on it, validation finds out
         self._spent_s = self._spent_on_roles_s = 0.0
         self._draws = 0
         self.kept: set[str] = set()  # outputs of which a case of `failing` left elements as they were

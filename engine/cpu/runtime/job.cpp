@@ -102,6 +102,8 @@ void read_job(const char *path) {
             fields >> job.order;
         } else if (word == "count") {
             fields >> job.count;
+        } else if (word == "unwritten_shared") {
+            fields >> job.unwritten_shared;
         } else if (word == "early") {
             fields >> job.early_copies;
         } else if (word == "fibers") {
@@ -265,6 +267,8 @@ void finish(int status) {
     _exit(status);
 }
 
+static int shared_byte() { return job.unwritten_shared && job.order % 2 ? 0x7f : 0xff; }
+
 extern "C" void *optiml_shared(unsigned *slot, size_t bytes, size_t element, const char *name, int line) {
     if (*slot == 0) {
         if (shared_arrays.size() >= SHARED_SLOTS) refuse("too many shared arrays");
@@ -276,7 +280,7 @@ extern "C" void *optiml_shared(unsigned *slot, size_t bytes, size_t element, con
         a.element = element ? element : 1;
         a.base = hook_shared(bytes, shared_arrays.size());
         a.written = static_cast<uint8_t *>(calloc(bytes + 1, 1));
-        quiet_fill(a.base, 0xff, bytes);
+        quiet_fill(a.base, shared_byte(), bytes);
         *slot = static_cast<unsigned>(shared_arrays.size());
         shared_arrays.push_back(a);
     }
@@ -337,6 +341,7 @@ void fill_constants(void *module) {
     shared_arrays[0].shared = true;
     shared_arrays[0].base = hook_shared(SHARED_LIMIT, 0);
     shared_arrays[0].written = static_cast<uint8_t *>(calloc(SHARED_LIMIT + 1, 1));
+    if (job.unwritten_shared) quiet_fill(shared_arrays[0].base, shared_byte(), SHARED_LIMIT);
     load_buffers();
     void *module = dlopen(job.object.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!module) refuse(dlerror());

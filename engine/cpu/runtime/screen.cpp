@@ -130,7 +130,7 @@ __attribute__((noinline)) void look(const void *pc, const char *address, size_t 
         uint8_t *w = a->written + begin;
         if (!write || atomic) {
             for (size_t i = 0; i < bytes; ++i) {
-                if (w[i]) continue;
+                if (w[i] || (a->shared && job.unwritten_shared)) continue;
                 found("uninitialised", pc, 0, number, (offset + static_cast<long long>(i)) / element, size, write, "");
                 break;
             }

@@ -67,6 +67,8 @@ struct Job {
     int order = 0;
     int count = 0;  // accesses: 0 no, 1 of a sample of the blocks, 2 of all
     bool sampled = false;  // buffers are filled where they are touched, and what was written is listed
+    // Reads of shared memory that nothing has written are no finding; what is there depends on the order.
+    bool unwritten_shared = false;
     int early_copies = 0;  // asynchronous copies arrive at once, as on no GPU
     long max_fibers = 0;  // race detection stops after so many; 0: no limit
     std::vector<Launch> launches;

@@ -14,7 +14,7 @@ from engine.cuda.load import load_program
 from engine.errors import RefusedError
 from engine.evaluate import cpu_screen
 from engine.evaluate.evaluator import Evaluator
-from engine.model import Program
+from engine.model import Outcome, Program
 from engine.run.machine import Machine
 from engine.spec.find import find_spec
 from tests.adversarial.conftest import cpu as cpu
@@ -217,3 +217,46 @@ def test_a_candidate_of_known_machine_code_is_not_compiled_for_the_cpu_again(
     assert first.program.digest != second.program.digest
     assert len(compiled) == 1
     assert second.extra is first.extra
+
+
+BORDER = """\
+// optiml: args.x = { role = "in", size = "n", fill = "normal" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: check = [{ n = 1 }, { n = 333 }, { n = 700 }]
+// optiml: time = [{ n = 1000000 }]
+__global__ void pairs(const float* x, float* y, int n) {
+    __shared__ float s[257];
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) s[threadIdx.x] = x[i];
+    __syncthreads();
+    float next = s[threadIdx.x + 1];  // of the last one nobody has written it
+    if (i < n) y[i] = s[threadIdx.x] + (USED ? next : 0.0f);
+}
+
+void launch(const float* x, float* y, int n) {
+    pairs<<<(n + 255) / 256, 256>>>(x, y, n);
+}
+"""
+
+
+def test_an_original_may_read_shared_memory_that_it_does_not_use(cpu: Machine, tmp_path: Path) -> None:
+    """Two of twenty programs of a large collection read beyond what their blocks have loaded, and use none of it."""
+    evaluator, program = _evaluator(cpu, tmp_path, BORDER.replace("USED", "threadIdx.x < 255 && i + 1 < n"))
+    with closing(evaluator):
+        evaluator.open(program)
+        (said,) = [each for each in evaluator.signals.missing if "shared memory" in each]
+        assert said.startswith("the original reads s[")
+        # What is used counts for a candidate as it did.
+        outcomes = []
+        for old, new in ((b" : 0.0f", b" : 0.0f * i"), (b"threadIdx.x < 255 && ", b"")):
+            text = program.data.replace(old, new)
+            built = evaluator.build(program.replace({"k.cu": text}), by_rules=False)
+            outcomes.append(evaluator.evaluate(built, None)[0].outcome)
+        assert outcomes[1] is Outcome.WRONG_RESULT
+        assert outcomes[0] not in (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR)
+
+
+def test_its_results_may_not_depend_on_it(cpu: Machine, tmp_path: Path) -> None:
+    evaluator, program = _evaluator(cpu, tmp_path, BORDER.replace("USED", "true"))
+    with closing(evaluator), pytest.raises(RefusedError, match=r"another order of threads.*'y' differs"):
+        evaluator.open(program)
