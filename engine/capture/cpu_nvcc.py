@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from engine.errors import CompileError, OptimlError, UsageError
 
 _VERSION = "nvcc: OptiML's stand-in for the CPU\nCuda compilation tools, release 13.0, V13.0.88\n"
 _COMPILE_S = 600.0
+COMMANDS = "commands.jsonl"  # in the folder of the recording that this runs in
 # Options of nvcc with a value of their own, and what becomes of them.
 _VALUES_DROPPED = {
     "-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code", "-Xptxas", "--ptxas-options",
@@ -71,6 +74,7 @@ def main(arguments: Sequence[str], cache: Path) -> int:
         options = _read(arguments)
         if not options.sources and not options.others:
             raise UsageError("no input files", "nvcc", "name a .cu file")
+        _note(options.sources, arguments)
         _Driver(cpu_runtime(cache), options).run()
         return 0
     except CompileError as error:
@@ -81,6 +85,15 @@ def main(arguments: Sequence[str], cache: Path) -> int:
     except OptimlError as error:
         print(f"optiml nvcc: {error}", file=sys.stderr)
         return 1
+
+
+def _note(sources: Sequence[str], arguments: Sequence[str]) -> None:
+    """Leave the command for the recording that this runs in, as an entry of a compile_commands.json a line."""
+    folder = os.environ.get("OPTIML_CAPTURE_DIR")
+    for source in sources if folder else ():
+        entry = {"directory": os.getcwd(), "file": source, "arguments": ["nvcc", *_expanded(arguments)]}
+        with suppress(OSError), open(f"{folder}/{COMMANDS}", "a", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 def _read(arguments: Sequence[str]) -> _Options:

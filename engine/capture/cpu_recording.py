@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shlex
 import sys
@@ -10,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.capture.cpu_library import cpu_runtime
+from engine.capture.cpu_nvcc import COMMANDS
 from engine.capture.launch_choice import different_launches
 from engine.capture.manifest import BLOBS, MAX_BLOB, VERSION, Manifest, hide_from_git, save_manifest
 from engine.capture.program_run import run_program
-from engine.capture.raw_records import read_launches, read_times
+from engine.capture.raw_records import open_regular, read_launches, read_times
 from engine.capture.recording import (
     BlobStore,
     CaptureEnd,
@@ -23,11 +26,15 @@ from engine.capture.recording import (
     measured_kernels,
     with_launches,
 )
+from engine.cuda.compile_command import DATABASE
+from engine.cuda.compile_options import inside
 from engine.errors import RefusedError
-from engine.settings.folders import results_folder
+from engine.process.decode import NotThis
+from engine.settings.folders import replace_file, results_folder
 
 _NOTE = "recorded on the CPU: the times and their shares are CPU times and differ from those of a GPU"
 _UNFINISHED = "unfinished"  # as runtime.cpp has it
+_MAX_COMMANDS = 8 << 20  # bytes of what the compiler was given
 
 
 def record_on_cpu(request: CaptureRequest, say: Callable[[str], None] = lambda phase: None) -> CaptureEnd:
@@ -107,7 +114,27 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
     )
     save_manifest(request.folder, manifest)
     stored.drop_others(manifest)
+    _keep_commands(found, request.folder / DATABASE, request.root)
     return CaptureEnd(manifest, (end,))
+
+
+def _keep_commands(found: Path, into: Path, root: Path) -> None:
+    """Keep how the compiler was called for files of the repository, where it was called."""
+    try:
+        handle = open_regular(found / COMMANDS, _MAX_COMMANDS)
+    except NotThis:
+        return
+    entries: dict[str, dict[str, object]] = {}
+    with os.fdopen(handle, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and (
+                    place := inside(root, str(entry.get("directory")), str(entry.get("file")))
+                ):
+                    entries[place] = entry
+    if entries:
+        replace_file(into, json.dumps([*entries.values()], indent=1).encode(), "make room")
 
 
 def _write_tool(path: Path) -> None:

@@ -38,6 +38,7 @@ from engine.model import LaunchConfig, Program
 from engine.spec.draft import Draft, draft
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import value_at
+from engine.spec.find import project_options
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Case, LaunchExpr
 from engine.spec.launch_config import evaluate
@@ -70,9 +71,10 @@ def recorded_spec(
     found = find_recorded(manifest, kernel) if manifest is not None else None
     if found is None:
         return None
-    program = load_program(root / found.file, kernels=[found.kernel])
+    options = project_options(root, root / found.file)
+    program = load_program(root / found.file, kernels=[found.kernel], include=options.include, unit=options.unit)
     name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
-    made = made or draft(program, name)
+    made = made or draft(program, name, options=options)
     if kept:
         roles = [replace(a, role="inout") if a.name in kept else a for a in made.spec.arguments]
         made = replace(made, spec=replace(made.spec, arguments=tuple(roles)))

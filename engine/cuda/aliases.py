@@ -19,6 +19,7 @@ from engine.model import Program
 
 _SCOPES = frozenset({"translation_unit", "declaration_list", "namespace_definition", "linkage_specification"})
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
+_TYPE = re.compile(r"(?:unsigned |signed |long |const )*[A-Za-z_][\w:]*")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _TYPE = re.compile(r"[A-Za-z_][\w:]*(?:\s+[A-Za-z_][\w:]*)*")
 _MAX_HEADERS = 200
@@ -66,6 +67,7 @@ class _AliasReader:
     def __init__(self, program: Program, defines: tuple[str, ...], include: tuple[str, ...], unit: str) -> None:
         self.units = list(included_units(program, include, unit))
         self.values = {name: value or "1" for name, _, value in (d.partition("=") for d in defines)}
+        self.given = dict(self.values)
         self.doubtful: set[str] = set()  # macros that some branch defines
         for each in self.units:
             self._macros(each.root, False)
@@ -77,7 +79,9 @@ class _AliasReader:
                 name, kind = _named(node)
                 if name and kind:
                     found.setdefault(name, set()).add(kind)
-        return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+        own = {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+        # What the compiler is told counts before anything in the text.
+        return own | {name: kind for name, kind in self.given.items() if _TYPE.fullmatch(kind)}
 
     def _macros(self, scope: Node, conditional: bool, depth: int = 0) -> None:
         for node in scope.named_children if depth < _MAX_DEPTH else ():

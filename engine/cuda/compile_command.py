@@ -22,6 +22,7 @@ from engine.settings.config import Config, load_config
 from engine.settings.suffixes import HEADERS
 
 DATABASE, NINJA = "compile_commands.json", "build.ninja"
+RECORDED = f".optiml/capture/{DATABASE}"  # what `optiml capture --cpu` saw the compiler be given
 _MAX_BYTES = 64 << 20
 _MAX_FOLDERS = 200  # that are looked at for build files
 # Folders that build systems make: CMake's and its presets', IDEs', meson's, PyTorch's.
@@ -119,6 +120,8 @@ class Project:
             for folder in folders:
                 if os.path.lexists(self.root / folder / name):
                     yield posixpath.normpath(posixpath.join(folder, name))
+        if os.path.lexists(self.root / RECORDED):
+            yield RECORDED
 
     def _database(self, path: str, data: bytes) -> Iterator[_Call]:
         try:
@@ -216,6 +219,7 @@ def project(root: Path) -> Project:
         "pyproject.toml",
         ".optiml.yml",
         DATABASE,
+        RECORDED,
         *(f"{f}/{n}" for f in _build_folders(base) for n in (DATABASE, NINJA)),
     ):
         try:

@@ -15,7 +15,10 @@ from engine.capture.cpu_recording import record_on_cpu
 from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, read_blob
 from engine.capture.recorded_spec import recorded_spec
 from engine.capture.recording import CaptureRequest
+from engine.cuda.compile_command import compile_command
 from engine.errors import RefusedError
+from engine.process.sandbox import sandbox
+from engine.run.ready_spec import SpecMaker
 from tests.runtime import with_program_runtime
 
 _SUM = """
@@ -152,6 +155,27 @@ def test_a_makefile_of_its_own(repository: Path, cache: Path, capfd: pytest.Capt
     assert code == 7
     assert capfd.readouterr().out == "640 520\n"
     assert _kernel(manifest, "scale").count == 5000
+
+
+def test_the_recording_knows_how_the_program_is_compiled(repository: Path, cache: Path) -> None:
+    """A kernel with a type that only the Makefile defines "is defined in no file": nothing else says how it is compiled."""
+    (repository / "include").mkdir()
+    (repository / "include" / "k.h").write_text(
+        "__global__ void k(real* x, int n) { int i = blockIdx.x * WIDTH + threadIdx.x; if (i < n) x[i] *= 2; }\n"
+    )
+    (repository / "main.cu").write_text(
+        '#include "k.h"\nint main() { real* x; cudaMalloc(&x, 4000); k<<<16, WIDTH>>>(x, 1000); }\n'
+    )
+    (repository / "Makefile").write_text(
+        "run: main\n\t./main\nmain: main.cu\n\tnvcc -O3 -Iinclude -Dreal=float -D WIDTH=64 main.cu -o main\n"
+    )
+    _, code = _record(repository, cache, "make", "run")
+    assert code == 0
+    found = compile_command(repository, "include/k.h")
+    assert (found.unit, found.include, set(found.defines)) == ("main.cu", ("include",), {"real=float", "WIDTH=64"})
+    assert found.origin == ".optiml/capture/compile_commands.json"
+    made = SpecMaker(repository, sandbox(False), recorded=recorded_spec).ready(repository / "include" / "k.h", "k")
+    assert (made.source, made.spec.argument("x").type, made.spec.argument("x").size) == ("recorded", "float", "n")
 
 
 def test_an_access_outside_of_an_allocation_fails_the_launch(
