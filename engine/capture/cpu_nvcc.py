@@ -25,6 +25,7 @@ _VALUES_DROPPED = {
     "-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code", "-Xptxas", "--ptxas-options",
     "-maxrregcount", "--maxrregcount", "-ccbin", "--compiler-bindir", "-t", "--threads", "-diag-suppress", "--diag-suppress",
     "-Xcudafe", "-m", "--machine", "-Xnvlink", "-Xfatbin", "-cudart", "--cudart", "-lto", "-split-compile", "-Werror",
+    "-default-stream", "--default-stream",
 }  # fmt: skip
 _VALUES_KEPT = {"-I", "--include-path", "-isystem", "-D", "--define-macro", "-U", "-include", "-L", "-l", "-idirafter"}
 _LONG = {

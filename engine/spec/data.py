@@ -22,6 +22,7 @@ NAN = "nan"  # NaN, denormals and runs of zeros: asked of a candidate where the 
 # Each where the original's results with it are defined: infinities, and numbers of these powers of the type's largest one.
 INFINITE, _POWERS = "infinite", {"huge": 0.8, "large": 0.4}
 EXTREMES = (INFINITE, *_POWERS)
+_MOST_SIGNED = 1 << 63  # of 64 bits, which no drawn number reaches
 _SCALES = {"times3": 3.0, "times001": 0.01, "negated": -1.0}
 _SPECIAL_SHARE = 16  # one element of so many becomes an awkward value
 _NAN_SHARE = 64  # one element of so many becomes NaN or denormal: most rows keep a finite result
@@ -322,7 +323,8 @@ def _fill(draw: _Draw, argument: Argument, count: int) -> Array:
         return xp.zeros(count, dtype.storage)  # both are made together, once all sizes are known
     if kind == "integers" or dtype.kind != "float":
         low, high = _range(spec, case, argument, dtype)
-        drawn = rng.integers(math.ceil(low), math.ceil(high), count, dtype=xp.int64)
+        wide = xp.uint64 if low >= 0 and math.ceil(high) > _MOST_SIGNED else xp.int64
+        drawn = rng.integers(math.ceil(low), math.ceil(high), count, dtype=wide)
         return _cast(_arranged(drawn, kind, xp), dtype)
     real = xp.float64 if dtype.storage == np.float64 else xp.float32
     if kind == "normal":

@@ -354,7 +354,7 @@ def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     )
     letters = " ".join(f"-D{letter}=0" for letter in string.ascii_uppercase if letter not in "MN")
     options = f"{letters} -gencode arch=compute_90,code=sm_90 -Xptxas -v --expt-relaxed-constexpr -lineinfo -lcudart -DN=4 -t4"
-    options += " -Xcompiler -Wall,-fopenmp"
+    options += " -Xcompiler -Wall,-fopenmp --default-stream per-thread"
     assert main([*options.split(), "-I", "my include", "-std=c++20", "k.cu", "-o", "a.out"], cache) == 0
     assert subprocess.run(["./a.out"]).returncode == 7
 

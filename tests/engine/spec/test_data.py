@@ -53,6 +53,16 @@ def test_arguments_and_cases_draw_their_own() -> None:
     assert not np.array_equal(data["x"], other["x"])
 
 
+@pytest.mark.parametrize("high", [1 << 63, (1 << 63) + 1, (1 << 64) - 1, 1 << 64])
+def test_whole_numbers_use_all_bits_of_their_type(high: int) -> None:
+    """A recorded range above 2^63 ended in an internal error."""
+    spec = _spec(Argument("x", "uint64", "in", "n", Fill("integers", "5", str(high))))
+    data = generate(spec, CASE, 1, "declared")["x"]
+    assert data.dtype == np.uint64
+    assert 5 <= int(data.min()) < high >> 9
+    assert high - (high >> 9) < int(data.max()) < high
+
+
 @pytest.mark.parametrize("type_", ["float", "double", "half", "bfloat16"])
 def test_normal_has_its_mean_and_deviation(type_: str) -> None:
     data = _one(type_, Fill("normal", "2", "0.5"))
