@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_BESIDE = re.compile(r"\.\./([\w.-]+)/")
+_BESIDE = re.compile(r"\.\./(\w[\w.-]*)/")
 _LIMIT_S = 60  # of a run; ours
 _TEXT = 1 << 20  # bytes of a file that is looked at for names of folders
 
