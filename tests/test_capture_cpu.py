@@ -153,7 +153,9 @@ def test_a_command_of_the_program_builds_and_runs_it(
 def test_programs_are_drawn_by_a_seed_with_the_folders_that_they_name(tmp_path: Path) -> None:
     for name in "abcdef":
         (tmp_path / "src" / f"{name}-cuda").mkdir(parents=True)
-        (tmp_path / "src" / f"{name}-cuda" / "Makefile").write_text("main: main.cu ../shared/x.h ../gone/y.h ../../z.h\n")
+        (tmp_path / "src" / f"{name}-cuda" / "Makefile").write_text(
+            "main: main.cu ../shared/x.h ../gone/y.h ../../z.h\n"
+        )
     (tmp_path / "src" / "shared").mkdir()
     _git(tmp_path, "init", "-q", ".")
     _git(tmp_path, "add", ".")
