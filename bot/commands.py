@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from engine.settings.suffixes import NAMED
+
 _MAX_BODY = 65_536
 _MAX_LINE = 500
 _WORD = re.compile(r"[\w./:=,<>+@-]{1,300}", re.ASCII)
 _TARGET = re.compile(
-    r"(?P<path>[\w+@][\w./+@-]{0,250}\.(?:cuh?|h|hpp|hh|hxx|inl|inc))?(?::(?P<kernel>[A-Za-z_][\w:]{0,120}(?:<[\w:,-]{0,80}>)?))?",
+    rf"(?P<path>[\w+@][\w./+@-]{{0,250}}\.(?:{NAMED}))?(?::(?P<kernel>[A-Za-z_][\w:]{{0,120}}(?:<[\w:,-]{{0,80}}>)?))?",
     re.ASCII,
 )
 _BUDGET = re.compile(r"(\d{1,5})(s|m|h)?", re.ASCII)

@@ -91,10 +91,12 @@ def main(arguments: Sequence[str], cache: Path) -> int:
 def _note(sources: Sequence[str], arguments: Sequence[str]) -> None:
     """Leave the command for the recording that this runs in, as an entry of a compile_commands.json a line."""
     folder = os.environ.get("OPTIML_CAPTURE_DIR")
-    for source in sources if folder else ():
-        entry = {"directory": os.getcwd(), "file": source, "arguments": ["nvcc", *_expanded(arguments)]}
-        with suppress(OSError), open(f"{folder}/{COMMANDS}", "a", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(json.dumps(entry) + "\n")
+    if not folder:
+        return
+    command = ["nvcc", *_expanded(arguments)]
+    with suppress(OSError), open(f"{folder}/{COMMANDS}", "a", encoding="utf-8", errors="surrogateescape") as file:
+        for source in sources:
+            file.write(json.dumps({"directory": os.getcwd(), "file": source, "arguments": command}) + "\n")
 
 
 def _read(arguments: Sequence[str]) -> _Options:

@@ -23,6 +23,7 @@ from engine.capture.recording import (
     CaptureRequest,
     bound_kernels,
     chosen_kernels,
+    limited,
     measured_kernels,
     with_launches,
 )
@@ -78,8 +79,7 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
                 "see the line above; recording on a GPU supports all of CUDA",
             )
         command = (built, *command[1:])
-    limited = "" if request.limit_s is None else f", for {request.limit_s:.0f} s at most"
-    say(f"running the program{limited}")
+    say(f"running the program{limited(request)}")
     end = run_program(command, environment, request.limit_s)
     say("reading and storing what was recorded")
     times, problems = read_times(found)

@@ -155,7 +155,7 @@ class _Restored:
 
     def _scalars(self) -> None:
         """Values of scalars that are no sizes; a whole number that differs between launches becomes a size."""
-        first = self._heaviest()
+        first, longest = self._heaviest(), self._longest()
         for a in self.spec.arguments:
             if a.role != "scalar" or self.spec.fields(a.name):
                 continue
@@ -174,7 +174,7 @@ class _Restored:
                 self._set(replace(a, value=text))
                 self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
                 continue
-            whole = dtype.kind == "int" and all(isinstance(v, int) and 1 <= v <= self._longest() for v in values)
+            whole = dtype.kind == "int" and all(isinstance(v, int) and 1 <= v <= longest for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
                 continue
@@ -186,9 +186,11 @@ class _Restored:
 
     def _longest(self) -> int:
         """Elements of the longest buffer: a number above it is no extent of anything."""
-        return max(
-            (e.room(a.name) // parse_dtype(a.type).itemsize for e in self.launches for a in self._pointers()), default=0
-        )
+        return max((length for each in self.launches for length in self._lengths(each)), default=0)
+
+    def _lengths(self, each: NamedLaunch) -> list[int]:
+        """Elements that each buffer of a launch has room for."""
+        return [each.room(a.name) // parse_dtype(a.type).itemsize for a in self._pointers()]
 
     def _pointers(self) -> Iterator[Argument]:
         return (a for a in self.spec.arguments if a.role != "scalar")
@@ -229,8 +231,9 @@ class _Restored:
 
     def _values(self, sizes: list[dict[str, int]]) -> None:
         """What the draft takes for a size, and what is beyond every buffer and decides no launch, is a value."""
+        longest = self._longest()
         for a in self.spec.arguments:
-            if not a.size_name or all(own.get(a.size_name, 0) <= self._longest() for own in sizes):
+            if not a.size_name or all(own.get(a.size_name, 0) <= longest for own in sizes):
                 continue
             own = sizes[self.launches.index(self._heaviest())]
             try:
@@ -272,8 +275,7 @@ class _Restored:
         """Sets the host's names in `own`; what is wrong where no values give the launch. What fills a buffer is tried first."""
         figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
         figures |= {wanted.threads * wanted.blocks, *(1 << k for k in range(11))}
-        filling = [recorded.room(a.name) // parse_dtype(a.type).itemsize for a in self._pointers()]
-        values = [v for v in dict.fromkeys([*filling, *sorted(figures)]) if v >= 1]
+        values = [v for v in dict.fromkeys([*self._lengths(recorded), *sorted(figures)]) if v >= 1]
         tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
         launch = evaluate(self.program, self.spec, 0, own)
         for chosen in [tuple(own[h] for h in hosts), *tried]:
@@ -305,7 +307,8 @@ class _Restored:
     # ---- buffers
 
     def _buffers(self, sizes: list[dict[str, int]]) -> None:
-        names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in self._tied(sizes)]
+        tied = self._tied(sizes)
+        names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in tied]
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]

@@ -110,7 +110,7 @@ def _record(
     first.mkdir()
     second.mkdir()
     runs = 2 if request.arguments else 1
-    say(f"run 1 of {runs}: times{_limited(request)}")
+    say(f"run 1 of {runs}: times{limited(request)}")
     ends = [run_program(request.command, {**environment, "OPTIML_CAPTURE_DIR": str(first)}, request.limit_s)]
     say("reading launch times")
     times, problems = read_times(first)
@@ -151,7 +151,8 @@ def _record(
     return CaptureEnd(manifest, tuple(ends))
 
 
-def _limited(request: CaptureRequest) -> str:
+def limited(request: CaptureRequest) -> str:
+    """How long a run may take, as a phase says it; "" without a limit."""
     return "" if request.limit_s is None else f", for {request.limit_s:.0f} s at most"
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import OptimlError, UsageError
-from engine.settings.suffixes import KERNELS, may_define
+from engine.settings.suffixes import KERNELS, NAMED, may_define
 
-_WITH_KERNEL = re.compile(r"(.+\.(?:cuh?|hpp|hh|hxx|h|inl|inc)):([A-Za-z_][\w:<>, ]*)", re.DOTALL)
+_WITH_KERNEL = re.compile(rf"(.+\.(?:{NAMED})):([A-Za-z_][\w:<>, ]*)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +46,10 @@ class Finding:
     block: tuple[int, int, int] | None = None
     step: int = 0
     file: str = ""
+
+    def reads_unwritten_shared(self, buffers: Container[str]) -> bool:
+        """Whether a block read of its own shared memory, which is none of the kernel's `buffers`, what it had not written."""
+        return self.kind == "uninitialised" and self.array != "" and self.array not in buffers
 
 
 @dataclass(frozen=True)

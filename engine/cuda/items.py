@@ -269,9 +269,8 @@ def _balanced(tokens: Sequence[Token]) -> Sequence[Token]:
     """The tokens without later arms of conditions whose first arm opens or closes brackets: each arm has its own."""
     found: list[Token] = []
     depth = 0
-    branches = [
-        (0, False)
-    ]  # where the brackets stood, and whether this arm is left out; the first began before the item
+    # Where the brackets stood, and whether this arm is left out; the first began before the item.
+    branches = [(0, False)]
     for token in tokens:
         word = directive_parts(token.text)[0] if token.kind == "directive" else ""
         if word in ("if", "ifdef", "ifndef"):

@@ -243,15 +243,12 @@ class CpuScreen:
         what is there differs between orders of threads.
         """
         found = [finding for run in runs for finding in run.findings]
-        if self._machine.unwritten_shared or not found or not all(map(self._is_unwritten, found)):
+        buffers = {argument.name for argument in self._spec.arguments}
+        if self._machine.unwritten_shared or not found or not all(f.reads_unwritten_shared(buffers) for f in found):
             return False
         self._machine.unwritten_shared = True
         self._missing.append(f"the original {found[0].message}: such reads of shared memory are not reported")
         return True
-
-    def _is_unwritten(self, finding: Finding) -> bool:
-        buffers = {argument.name for argument in self._spec.arguments}
-        return finding.kind == "uninitialised" and finding.array != "" and finding.array not in buffers
 
     def _refuse_findings(self, known: Sequence[KnownRun], runs: Sequence[CpuRun]) -> None:
         for item, run in zip(known, runs, strict=True):

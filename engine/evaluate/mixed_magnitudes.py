@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 _EXACT_ULPS = 64.0  # of the result: the original's own rounding, where nothing cancelled out or overflowed. Ours
 _GROSS = 0.125  # of the result: what no order of rounding makes of an exact one. Ours
-_ALIKE = (
-    2.0**-10
-)  # likewise where numbers are ordinary and most are equal: sums of them round one way, by less than this. Ours
+# Likewise where numbers are ordinary and most are equal: sums of them round one way, by less than this. Ours.
+_ALIKE = 2.0**-10
 _ROOM = 8.0  # times by which the huge values may grow: a power of two, which rounds nothing. Ours
 # Draws of contents far from zero, where the original must be exact: of few elements, and of many. Ours
 _DRAWS, _FEW_DRAWS = 10, 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.compile.built import Built
-from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding
+from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun
 from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample
 from engine.errors import OptimlError
 from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking, spread
@@ -214,7 +214,8 @@ class SampledSizes:
         """A failure, or how much of what the original's blocks write could be compared."""
         case = known.case
         if run.findings:
-            kinds = {finding.kind for finding in run.findings if not _of_the_block(finding, job)}
+            # What a block reads of its own the blocks that are left out do not write.
+            kinds = {finding.kind for finding in run.findings if not finding.reads_unwritten_shared(job.buffers)}
             if known.long and kinds == {"timeout"}:
                 return self._never_ends(known, built) or _Compared.NOTHING
             if kinds & set(_DOUBTED) or (known.loose and "misaligned" in kinds):
@@ -465,11 +466,6 @@ def with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> Cpu
     """A sampled run of other blocks, or of another launch."""
     assert job.sample is not None
     return replace(job, launches=(launch,), sample=replace(job.sample, blocks=tuple(blocks)))
-
-
-def _of_the_block(finding: Finding, job: CpuJob) -> bool:
-    """Whether what was read before it was written is the block's own: the blocks that are left out write none of it."""
-    return finding.kind == "uninitialised" and finding.array != "" and finding.array not in job.buffers
 
 
 def _block_of(known: _Known, name: str, entry: int) -> int | None:

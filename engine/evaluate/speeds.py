@@ -91,9 +91,8 @@ class Speeds:
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
         self._shrink = 1
-        self.lenient = (
-            False  # what cannot be predicted takes as long as the original: for who asks of correctness alone
-        )
+        # What cannot be predicted takes as long as the original: for who asks of correctness alone.
+        self.lenient = False
         self._footprints: dict[tuple[object, ...], list[Footprint]] = {}
 
     def predict(self, built: Built) -> Measurement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 CUDA = (".cu", ".cuh")
 HEADERS = (".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
 KERNELS = (".cu", *HEADERS)
+NAMED = "|".join(end[1:] for end in KERNELS)  # in regular expressions, behind the point
 SOURCES = (*KERNELS, ".cpp", ".cc", ".cxx")  # that launch them, too
 
 

@@ -84,13 +84,12 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
     if change is None:
         return poisoned(spec, case, seed, family)
     rng = np.random.default_rng(seed_of(spec, case, spec.arguments[0], family, seed))
+    buffers = poisoned(spec, case, seed, NAN if change.kind == "ranged nan" else "declared")
     if change.kind in ("below", "above", "far above"):
-        buffers = poisoned(spec, case, seed, "declared")
         argument = spec.argument(change.argument)
         buffers[argument.name] = _beyond(spec, argument, change.kind, buffers[argument.name], rng)
         return buffers
     if change.kind == "filled":
-        buffers = poisoned(spec, case, seed, "declared")
         old, dtype = buffers[change.argument], parse_dtype(spec.argument(change.argument).type)
         if dtype.kind == "float":
             buffers[change.argument] = dtype.from_float64(dtype.to_float64(old) + rng.random(old.size))
@@ -100,9 +99,7 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
             ).astype(old.dtype)
         return buffers
     if change.kind == "rows":
-        buffers = poisoned(spec, case, seed, "declared")
         return {**buffers, **_other_rows(spec, case, buffers, rng)}
-    buffers = poisoned(spec, case, seed, NAN if change.kind == "ranged nan" else "declared")
     for argument in _read(spec):
         old, dtype = buffers[argument.name], parse_dtype(argument.type)
         if argument.name == change.argument:
