@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from engine.cuda.edit import edit_program
 from engine.cuda.parse import not_understood
 from engine.errors import SourceError
 from engine.evaluate.build import Builder, BuildOptions
-from engine.model import Program, Target
+from engine.model import LaunchConfig, Program, Target
 from engine.rewrite.proposal import Family, Proposal
 from engine.settings.suffixes import KERNELS
 from engine.spec.plain import as_spec
@@ -54,6 +54,7 @@ def _program(header: dict[str, Any], blobs: list[bytes]) -> Program:
 
 
 def _build(builder: Builder, program: Program, header: dict[str, Any]) -> Answer:
+    builder.further = {"asked": header.get("further", ())}
     try:
         built = builder.candidate(program)
     except NotBuilt as error:
@@ -62,12 +63,17 @@ def _build(builder: Builder, program: Program, header: dict[str, Any]) -> Answer
         return {"failed": failed, "stage_s": dict(ended.stage_s)}, []
     binary = vars(built.binary)
     answer = {
-        "launches": [[(s.grid, s.block, s.shared_bytes) for s in case] for case in built.launches],
+        "launches": [_launches(case) for case in built.launches],
+        "further": [(sizes, _launches(case)) for sizes, case in built.further.items()],
         "stage_s": dict(built.stage_s),
         "binary": {name: value for name, value in binary.items() if name not in ("cubin", "resources")},
         "resources": [vars(each) for each in built.binary.resources],
     }
     return answer, [built.text.encode(), built.binary.cubin]
+
+
+def _launches(case: Sequence[LaunchConfig]) -> list[Any]:
+    return [(each.grid, each.block, each.shared_bytes) for each in case]
 
 
 def _propose(builder: Builder, program: Program, header: dict[str, Any]) -> Answer:

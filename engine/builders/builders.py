@@ -94,7 +94,9 @@ class BuildWorkers(Analysis):
         with self._lock:
             known = self._built.pop(program.digest, None)
         try:
-            answer, blobs = known or self._ask("build", program, timeout_s=_BUILD_TIMEOUT_S)
+            answer, blobs = known or self._ask(
+                "build", program, timeout_s=_BUILD_TIMEOUT_S, further=self.further_sizes()
+            )
         except OptimlError as error:
             raise not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
         failed, stages = answer.get("failed"), answer["stage_s"]
@@ -109,11 +111,9 @@ class BuildWorkers(Analysis):
             },
             cubin=cubin, resources=tuple(Resources(**each) for each in answer["resources"]),
         )  # fmt: skip
-        launches = tuple(
-            tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
-            for case in answer["launches"]
-        )
-        return Built(program, text.decode(), self._expressions, binary, launches, stages)
+        launches = tuple(_launches(case) for case in answer["launches"])
+        further = {tuple((name, value) for name, value in key): _launches(case) for key, case in answer["further"]}
+        return Built(program, text.decode(), self._expressions, binary, launches, stages, further)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
@@ -164,6 +164,7 @@ class BuildWorkers(Analysis):
             place=place,
             parameters=parameters,
             values=dict(values),
+            further=self.further_sizes(),
         )
         plain = answer.pop("proposal")
         if plain is None:
@@ -225,6 +226,10 @@ class BuildWorkers(Analysis):
             raise OptimlError(f"a builder process cannot start: {lost.stderr[-300:] or lost.what}") from None
         if "refused" in answer:
             raise OptimlError(f"a builder process cannot start: {answer['refused']}")
+
+
+def _launches(case: Sequence[tuple[Any, Any, int]]) -> tuple[LaunchConfig, ...]:
+    return tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
 
 
 def _points(plain: bytes, width: int) -> tuple[tuple[int, ...], ...]:

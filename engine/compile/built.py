@@ -9,6 +9,13 @@ from typing import Any
 from engine.errors import OptimlError
 from engine.model import Binary, Evaluation, LaunchConfig, Program
 
+SizesKey = tuple[tuple[str, int | float], ...]
+
+
+def sizes_key(sizes: Mapping[str, int | float]) -> SizesKey:
+    """Sizes as a key."""
+    return tuple(sorted(sizes.items()))
+
 
 @dataclass(frozen=True)
 class Built:
@@ -20,6 +27,8 @@ class Built:
     binary: Binary
     launches: tuple[tuple[LaunchConfig, ...], ...]
     stage_s: Mapping[str, float] = field(default_factory=dict)
+    # At sizes of no named case, as far as they were made ahead.
+    further: Mapping[SizesKey, tuple[LaunchConfig, ...]] = field(default_factory=dict, compare=False)
     by_rules: bool = False  # every edit of it was written by an installed rule or the tuner, whose code is trusted
     extra: Any = field(default=None, compare=False, repr=False)  # what the evaluator's build adds (the CPU binary)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.compile.built import SizesKey, sizes_key
 from engine.cuda.slice import device_slice
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program, Target
@@ -36,6 +38,7 @@ class Analysis:
     ) -> None:
         self.spec, self.root, self.target, self.spec_path, self.defences = spec, root, target, spec_path, defences
         self.original_program: Program | None = None
+        self.further: dict[object, Sequence[Mapping[str, int | float]]] = {}  # by who will ask for the launches there
 
     def prepare(self, program: Program) -> PreparedCandidate:
         """What to compile and launch for a candidate. Raises OptimlError with the reason why there is nothing."""
@@ -67,6 +70,18 @@ class Analysis:
     def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:
         """The launches that the program's own text evaluates to, per case. Raises SourceError."""
         return tuple(self.launches_for(program, case.sizes) for case in (*self.spec.check, *self.spec.time))
+
+    def further_sizes(self) -> list[Mapping[str, int | float]]:
+        """The sizes beyond the spec's cases at which launches of every candidate are wanted, each once."""
+        return list({sizes_key(sizes): sizes for wanted in list(self.further.values()) for sizes in wanted}.values())
+
+    def further_launches(self, program: Program) -> dict[SizesKey, tuple[LaunchConfig, ...]]:
+        """Launches at `further_sizes`, of those that can be made: whoever needs another hears why when it asks for it."""
+        found = {}
+        for sizes in self.further_sizes():
+            with suppress(OptimlError):
+                found[sizes_key(sizes)] = self.launches_for(program, sizes)
+        return found
 
     def launches_for(self, program: Program, sizes: Mapping[str, int | float]) -> tuple[LaunchConfig, ...]:
         """The launches, one per step, at any sizes. Raises SourceError."""

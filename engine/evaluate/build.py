@@ -25,6 +25,7 @@ class CandidateBuilder(Protocol):
     """Where candidates are built, once the original is known."""
 
     original_program: Program | None
+    further: dict[object, Sequence[Mapping[str, int | float]]]  # see `Analysis`
 
     def build(self, program: Program) -> Built:
         """As `Builder.candidate`, without what depends on the original's machine code."""
@@ -55,6 +56,8 @@ class Builder(Analysis):
         self.limits = options.limits  # of the guardrails
         self._compiler, self._line_info = compiler, options.line_info
         self._front = options.workers
+        if self._front is not None:
+            self.further = self._front.further  # who asks here asks there
         self._original: Binary | None = None
         self.expressions = spec.expressions
 
@@ -114,7 +117,8 @@ class Builder(Analysis):
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
         if reason := _beyond_bound(binary, prepared.launches) or self._other_constants(binary):
             raise not_built(Outcome.SCREENED_OUT, reason, stages)
-        return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages)
+        further = self.further_launches(program)
+        return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages, further)
 
     def _other_constants(self, binary: Binary) -> str:
         """Which of the spec's constants the machine code has with another size; "" where there is none."""

@@ -178,7 +178,7 @@ class CpuScreen:
     def _with_secret(self, built: Built) -> Built:
         """With the launches of the secret cases behind those of the check cases. Raises OptimlError."""
         named = built.launches[: len(self._spec.check)]
-        return replace(built, launches=(*named, *self._secret.launches(built.program)))
+        return replace(built, launches=(*named, *self._secret.launches(built)))
 
     def _run_original(
         self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]], *, turned: bool = False,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.compile.built import Built
+from engine.compile.built import Built, SizesKey
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError, SourceError, SpecError
 from engine.model import Binary, Evaluation, LaunchConfig, Program, Resources
 from engine.predict.footprint import Footprint
@@ -30,6 +30,7 @@ class BuiltHead:
     files: tuple[str, ...]
     expressions: tuple[str, ...]
     launches: tuple[tuple[LaunchConfig, ...], ...]
+    further: tuple[tuple[SizesKey, tuple[LaunchConfig, ...]], ...]
     arch: str
     entries: tuple[str, ...]
     resources: tuple[Resources, ...]
@@ -101,6 +102,7 @@ class Reply:
     device: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     cases: str = ""  # digest of the secret cases
+    sizes: tuple[Mapping[str, int | float], ...] = ()  # at which every candidate's launches are wanted
 
 
 def key_of(built: Built) -> str:
@@ -114,9 +116,9 @@ def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[byt
     changed = [name for name in files if original is None or original.files.get(name) != files[name]]
     binary = built.binary
     head = BuiltHead(
-        tuple(changed), built.expressions, built.launches, binary.arch, binary.entries, binary.resources, binary.code_hash,
-        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, binary.lossy_indices,
-        binary.constants, dict(built.stage_s), built.by_rules,
+        tuple(changed), built.expressions, built.launches, tuple(built.further.items()), binary.arch, binary.entries,
+        binary.resources, binary.code_hash, binary.most_threads, binary.kept_bytes, binary.clock_reads,
+        binary.block_atomics, binary.lossy_indices, binary.constants, dict(built.stage_s), built.by_rules,
     )  # fmt: skip
     return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
 
@@ -133,7 +135,9 @@ def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kern
         head.block_atomics, head.lossy_indices, head.constants,
     )  # fmt: skip
     slice_text = text.decode("utf-8", "replace")
-    return Built(program, slice_text, head.expressions, binary, head.launches, head.stage_s, head.by_rules)
+    return Built(
+        program, slice_text, head.expressions, binary, head.launches, head.stage_s, dict(head.further), head.by_rules
+    )  # fmt: skip
 
 
 def problem_of(error: OptimlError) -> Problem:

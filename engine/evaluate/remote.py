@@ -122,6 +122,7 @@ class RemoteEvaluator:
                     "validates the spec with cases that differ from the first device's", f"device {device.link.name}",
                     "leave it out",
                 )  # fmt: skip
+        self._builder.further[self] = first.sizes
         self._note(built, first)
         return built, first.evaluation
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from engine.compile.built import Built
+from engine.compile.built import Built, SizesKey, sizes_key
 from engine.cuda.aliasing import shared_buffers
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
@@ -22,6 +23,7 @@ from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
 
 Launches = tuple[tuple[LaunchConfig, ...], ...]
+Known = Mapping[SizesKey, tuple[LaunchConfig, ...]]
 
 
 class SecretCases:
@@ -31,18 +33,33 @@ class SecretCases:
         self._spec, self._builder, self._rng = spec, builder, rng
         self._on, self._scalars = builder.defences.secret_sizes, builder.defences.other_scalars
         self._callers = builder.defences.other_callers
-        self.cases: tuple[Case, ...] = ()
+        self._cases: tuple[Case, ...] = ()
         self._wide: tuple[Sizes, ...] = ()
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        return self._cases
+
+    @cases.setter
+    def cases(self, cases: tuple[Case, ...]) -> None:
+        """Builders make the launches of candidates for them ahead: a device waits for nothing that is read of a text."""
+        self._cases = cases
+        self._builder.further[self] = self.sizes
+
+    @property
+    def sizes(self) -> tuple[Sizes, ...]:
+        """At which candidates must be able to launch."""
+        return (*self._wide, *(case.sizes for case in self._cases))
 
     def draw(self, original: Program, *, aligned: bool = False, large_bytes: int = 0) -> None:
         """Draw cases that the original's launches allow."""
         drawn = other_scalars(self._spec, self._rng) if self._scalars else ()
-        self.cases = tuple(case for case in drawn if self._fits(original, case.sizes))
-        if not self._on:
-            return
-        drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
-        self.cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
-        self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+        cases = tuple(case for case in drawn if self._fits(original, case.sizes))
+        if self._on:
+            drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
+            cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
+            self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+        self.cases = cases
 
     def callers(self, original: Program) -> tuple[CallerCase, ...]:
         """Drawn cases of other callers that the original's launches allow."""
@@ -62,11 +79,10 @@ class SecretCases:
         """Keep these of the cases: one of other scalars, and of other sizes at most `MOST`."""
         self.cases = tuple(cases[: MOST + any(case.changed for case in cases)])
 
-    def launches(self, program: Program) -> Launches:
+    def launches(self, built: Built) -> Launches:
         """A program's launches for each case. Raises OptimlError where one cannot be made, or could not be made at a wide extent."""
-        for sizes in self._wide:
-            self.launch(program, sizes)
-        return tuple(self.launch(program, case.sizes) for case in self.cases)
+        made = [self.launch(built.program, sizes, built.further) for sizes in self.sizes]
+        return tuple(made[len(self._wide) :])
 
     def drawn_spec(self) -> KernelSpec:
         """The spec with the cases behind the timing cases: they are checked like these."""
@@ -75,12 +91,12 @@ class SecretCases:
     def whole(self, built: Built) -> Built:
         """With the launches of the cases behind those of the timing cases. Raises OptimlError."""
         named = built.launches[: len(self._spec.check) + len(self._spec.time)]
-        return replace(built, launches=(*named, *self.launches(built.program)))
+        return replace(built, launches=(*named, *self.launches(built)))
 
-    def launch(self, program: Program, sizes: Sizes) -> tuple[LaunchConfig, ...]:
-        """A program's launches at some sizes. Raises OptimlError."""
+    def launch(self, program: Program, sizes: Sizes, known: Known = MappingProxyType({})) -> tuple[LaunchConfig, ...]:
+        """A program's launches at some sizes; `known` are those that were made with it. Raises OptimlError."""
         try:
-            found = self._builder.launches_for(program, sizes)
+            found = known.get(sizes_key(sizes)) or self._builder.launches_for(program, sizes)
             self._builder.check_limits([found])
         except OptimlError as error:
             at = ", ".join(f"{name} = {value}" for name, value in sorted(sizes.items()))

@@ -127,6 +127,7 @@ class Session:
             self.opened = Reply(
                 evaluation, footprints=self._footprints(built), mode=signals.mode, device=dict(signals.device),
                 missing=(*signals.missing, *self.machine.notes()), cases=_digest(self.evaluator.secret_cases),
+                sizes=tuple(builder.further_sizes()),
             )  # fmt: skip
         except BaseException:
             self.machine.close()

@@ -15,7 +15,7 @@ import tree_sitter
 
 from engine.builders import builders as client
 from engine.builders.builders import BuildWorkers, Compiling
-from engine.compile.built import Built, NotBuilt
+from engine.compile.built import Built, NotBuilt, sizes_key
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.cuda.edit import edit_program
 from engine.cuda.load import load_program
@@ -102,8 +102,11 @@ def test_says_and_builds_what_is_said_and_built_here(
     assert (proposals, failures) == here.propose(program)
     assert [p.makes for p in proposals] == [edit_program(program, p.edits).digest for p in proposals]
     candidate = edit_program(program, proposals[0].edits)
+    wanted = ({"rows": 3, "cols": 70_000}, {"rows": 5, "cols": 1})
+    front.further["a test"] = here.further["a test"] = wanted
     built, mine = front.build(candidate), here.candidate(candidate)
     assert what(built) == what(mine)
+    assert built.further == mine.further == {sizes_key(sizes): here.launches_for(candidate, sizes) for sizes in wanted}
     assert len(built.binary.cubin) == len(mine.binary.cubin)
     assert set(built.stage_s) == {"parse", "compile"}
 

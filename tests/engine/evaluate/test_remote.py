@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.compile.built import Built, NotBuilt
+from engine.compile.built import Built, NotBuilt, sizes_key
 from engine.cuda.edit import edit_program
 from engine.cuda.kernel import Edit, Span
 from engine.errors import MachineError, RefusedError
@@ -74,7 +74,9 @@ class Device:
             built = built_of(request.opening.original, blobs, None, request.opening.kernel_file)
             self._program = built.program
             evaluation = self.evaluator.open(built.program)[1]
-            return pack(Reply(evaluation, mode="measured", device={"name": "H200"}, cases=self.cases))
+            return pack(
+                Reply(evaluation, mode="measured", device={"name": "H200"}, cases=self.cases, sizes=({"n": 9},))
+            )
         if request.candidate is None:
             return pack(Reply())
         built = built_of(request.candidate, blobs, self._program, "k.cu")
@@ -97,8 +99,9 @@ class Device:
 def remote(*devices: Device, alone_s: float = 0.0) -> RemoteEvaluator:
     original: Callable[[Program], Built] = FAKE.build
     builder = SimpleNamespace(
-        original=original, candidate=FAKE.build, limits=Guardrails(), defences=ALL, spec_path=None, close=lambda: None
-    )
+        original=original, candidate=FAKE.build, limits=Guardrails(), defences=ALL, spec_path=None, close=lambda: None,
+        further={},
+    )  # fmt: skip
     return RemoteEvaluator(SPEC, None, builder, devices, "measured", alone_s=alone_s)  # type: ignore[arg-type]
 
 
@@ -108,12 +111,14 @@ def candidate(line: str = "// speed 1.5") -> Built:
 
 
 def test_a_candidate_arrives_as_it_was_sent() -> None:
-    built = replace(candidate(), stage_s={"compile": 0.25}, text="slice", by_rules=True)
+    further = {sizes_key({"n": 7, "a": 0.5}): candidate().launches[0]}
+    built = replace(candidate(), stage_s={"compile": 0.25}, text="slice", by_rules=True, further=further)
     head, blobs = head_of(built, program())
     assert head.files == ("k.cu",)
     request, blobs = read_request(pack(Request("evaluate", "s", candidate=head, brief=True), blobs))
     assert request.candidate is not None
-    assert built_of(request.candidate, blobs, program(), "k.cu") == built
+    arrived = built_of(request.candidate, blobs, program(), "k.cu")
+    assert (arrived, arrived.further) == (built, further)
     assert request.brief
     head, blobs = head_of(FAKE.build(program()), program())
     assert head.files == ()  # what the device has does not travel
@@ -261,6 +266,12 @@ def test_a_device_that_cannot_build_or_answer_is_told_apart() -> None:
     device.call = lambda frame: ThreadPoolExecutor(1).submit(lambda: refused)  # type: ignore[method-assign]
     with pytest.raises(RefusedError, match=r"k\.cu:1: no controls; correct the spec"):
         evaluator.evaluate(candidate(), None)
+
+
+def test_builders_learn_for_which_sizes_the_devices_want_launches() -> None:
+    evaluator = remote(Device("0"), Device("1"))
+    evaluator.open(program())
+    assert list(evaluator._builder.further.values()) == [({"n": 9},)]
 
 
 def test_devices_that_draw_other_secret_cases_are_refused() -> None:

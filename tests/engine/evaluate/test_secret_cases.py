@@ -8,11 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from engine.compile.built import Built
 from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
 from engine.evaluate.secret_cases import MOST, SecretCases
-from engine.model import Target
+from engine.model import Binary, Target
 from engine.spec.data import generate, scalars
 from engine.spec.find import find_spec
 from engine.spec.plain import as_spec
@@ -52,3 +54,30 @@ def test_one_case_has_other_values_of_real_scalars() -> None:
         assert [case.changed for case in others] == [{}] * MOST
         (sent,) = as_spec(json.loads(json.dumps(asdict(replace(spec, time=(first,)))))).time
         assert sent.changed == first.changed  # as a device's process has it
+
+
+def test_launches_that_were_made_with_a_candidate_are_not_read_of_its_text_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device read each candidate's text, and the best one's, for longer than it took to verify and time most of them."""
+    path = ROOT / "examples" / "softmax.cu"
+    spec, spec_path = find_spec(ROOT, path)
+    program = load_program(path, spec_file=spec_path)
+    builder = Builder(spec, ROOT, None, Target())  # type: ignore[arg-type]
+    secret = SecretCases(spec, builder, random.Random(1))
+    secret.draw(program)
+    secret.keep(secret.cases)
+    assert builder.further_sizes() == list(secret.sizes)
+    named, binary = builder.launches(program), Binary(b"", "sm_90", (), (), "")
+    plain = Built(program, "", (), binary, named)
+    made = replace(plain, further=builder.further_launches(program))
+    expected = secret.whole(plain)
+    assert len(expected.launches) == len(named) + len(secret.cases)
+
+    def again(*_: object) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(builder, "launches_for", again)
+    assert secret.whole(made) == expected
+    with pytest.raises(AssertionError, match="read again"):
+        secret.whole(plain)
