@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.compile.built import Built, SizesKey
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError, SourceError, SpecError
-from engine.model import Binary, Evaluation, LaunchConfig, Program, Resources
+from engine.model import Binary, Evaluation, LaunchConfig, Measurement, Program, Resources
 from engine.predict.footprint import Footprint
 from engine.process import wire
 from engine.process.decode import NotThis, decode
@@ -74,6 +74,7 @@ class Request:
     candidate: BuiltHead | None = None
     incumbent: str | None = None
     incumbent_built: BuiltHead | None = None
+    incumbent_measured: Measurement | None = None  # where another device of the search has timed it closely
     brief: bool = False
     again: bool = False
 

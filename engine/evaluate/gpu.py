@@ -19,12 +19,7 @@ from engine.evaluate.contained import contained_build, contained_evaluation
 from engine.evaluate.device_failures import FAULTS, refused, sentence, unlaunchable
 from engine.evaluate.evaluator import WIN, Signals, nothing
 from engine.evaluate.gpu_original import DRAWN_S, copies, passes_nan_on, refuse_large, widened, without_verdict
-from engine.evaluate.samples import (
-    beside_incumbent,
-    beside_original,
-    judge,
-    with_process_spread,
-)
+from engine.evaluate.samples import beside_incumbent, beside_original, judge, with_process_spread
 from engine.evaluate.second_opinion import Opinion, SecondOpinion
 from engine.evaluate.secret_cases import SecretCases
 from engine.evaluate.stage_times import Laps, turn
@@ -237,6 +232,11 @@ class GpuEvaluator:
         if self._cpu and self._original and (against is None or against > WIN):
             evaluation = self._cpu.of_first(self._original, incumbent, built, evaluation)
         return evaluation, against
+
+    def take_over(self, incumbent: Built, measured: Measurement) -> None:
+        """Take an incumbent's speedup as another device of the search measured it, rather than measure it here."""
+        with suppress(OptimlError):  # `evaluate` says what is wrong with it
+            self._near.setdefault(self._secret.whole(incumbent).identity, measured)
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         if self._cpu and self._original:

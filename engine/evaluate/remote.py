@@ -22,7 +22,7 @@ from engine.evaluate.contained import contained_build
 from engine.evaluate.device_frames import BuiltHead, Opening, Reply, Request, head_of, key_of, pack, raised, read_reply
 from engine.evaluate.devices import Answer, Job
 from engine.evaluate.evaluator import Signals, nothing
-from engine.model import PASSED, Evaluation, Failure, Guardrail, Outcome, Program
+from engine.model import PASSED, Evaluation, Failure, Guardrail, Measurement, Outcome, Program
 from engine.predict.footprint import Footprint
 from engine.process.decode import NotThis
 from engine.process.wire import WireError
@@ -77,6 +77,7 @@ class RemoteEvaluator:
         self._original: Program | None = None
         self._opened = Reply()
         self._footprints: dict[tuple[object, ...], Sequence[Footprint]] = {}
+        self._measured: dict[tuple[object, ...], Measurement] = {}  # what passed, by identity
         self._lost: list[str] = []
         self._joined: list[str] = []  # in sentences
         self._alone_s = alone_s
@@ -229,14 +230,16 @@ class RemoteEvaluator:
         head, blobs = head_of(job.built, self._original)
         key: str | None = None
         incumbent: BuiltHead | None = None
+        measured: Measurement | None = None
         if job.incumbent is not None:
             key = key_of(job.incumbent)
             if key not in device.held:
                 incumbent, more = head_of(job.incumbent, self._original)
                 blobs += more
                 device.held.add(key)
+                measured = self._measured.get(job.incumbent.identity)
         request = Request(
-            "evaluate", self._session, None, head, key, incumbent, brief=job.brief, again=job.again
+            "evaluate", self._session, None, head, key, incumbent, measured, brief=job.brief, again=job.again
         )  # fmt: skip
         return pack(request, blobs)
 
@@ -275,6 +278,8 @@ class RemoteEvaluator:
             said = reply.evaluation.failure
             return NotBuilt(said.reason if said else "not built", evaluation=reply.evaluation)
         self._note(built, reply)
+        if reply.evaluation.outcome is Outcome.ACCEPTED and reply.evaluation.measurement is not None:
+            self._measured[built.identity] = reply.evaluation.measurement
         return reply.evaluation, reply.against
 
     def _note(self, built: Built, reply: Reply) -> None:

@@ -67,6 +67,20 @@ def beside_incumbent(
     return measurement, total.ratio
 
 
+def on_other_device(measured: Measurement, original: Measurement) -> Measurement | None:
+    """A speedup of one device beside the original's own times on another; None where their cases differ.
+
+    Only ratios travel: times of two devices are never compared.
+    """
+    here = {case.case: case.original_us for case in original.cases}
+    if [case.case for case in measured.cases] != list(here):
+        return None
+    cases = tuple(
+        replace(case, original_us=here[case.case], candidate_us=here[case.case] / case.ratio) for case in measured.cases
+    )
+    return replace(measured, cases=cases)
+
+
 def moved_bytes(spec: KernelSpec, case: Case) -> tuple[int, int]:
     """The compulsory bytes of a case: (read, written), every input read once and every output written once."""
     elements = buffer_elements(spec, case)

@@ -30,7 +30,8 @@ from engine.evaluate.device_frames import (
 from engine.evaluate.devices import Job, evaluate
 from engine.evaluate.evaluator import Evaluator, unbuilt
 from engine.evaluate.gpu import GpuEvaluator
-from engine.model import Program
+from engine.evaluate.samples import on_other_device
+from engine.model import Measurement, Program
 from engine.predict.footprint import Footprint
 from engine.process.decode import NotThis
 from engine.process.wire import WireError
@@ -161,12 +162,22 @@ class Session:
             return None
         if head is not None:
             built = built_of(head, blobs, self._program, self.opening.kernel_file)
-            self._incumbents[key] = (
-                self.evaluator.complete(built) if isinstance(self.evaluator, CpuEvaluator) else built
-            )
+            if isinstance(self.evaluator, CpuEvaluator):
+                built = self.evaluator.complete(built)
+            else:
+                self._take_over(built, request.incumbent_measured)
+            self._incumbents[key] = built
             if len(self._incumbents) > _HELD:
                 self._incumbents.popitem(last=False)
         return self._incumbents.get(key)
+
+    def _take_over(self, incumbent: Built, measured: Measurement | None) -> None:
+        opened = self.opened.evaluation
+        if measured is None or opened is None or opened.measurement is None:
+            return
+        here = on_other_device(measured, opened.measurement)
+        if here is not None and isinstance(self.evaluator, GpuEvaluator):
+            self.evaluator.take_over(incumbent, here)
 
     def _footprints(self, built: Built) -> tuple[Footprint, ...] | None:
         found = self.evaluator.speeds.footprints(built) if isinstance(self.evaluator, CpuEvaluator) else None

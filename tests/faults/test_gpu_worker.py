@@ -24,10 +24,11 @@ import engine.gpu.process
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.evaluator import WIN
 from engine.evaluate.gpu import GpuEvaluator
+from engine.evaluate.samples import on_other_device
 from engine.evaluate.secret_cases import SecretCases
 from engine.gpu.runner import DeviceFault, Timing
 from engine.gpu.sanitize import Sanitized
-from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome, Program
+from engine.model import CaseTiming, Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
 from engine.process.fair_lock import WAITED, Turns
 from engine.process.worker_process import Worker
 from engine.run.optimization import optimize
@@ -405,6 +406,28 @@ def test_an_incumbent_of_an_earlier_run_that_fails_now_is_held_against_no_candid
             bench.build(_program("2.0"), by_rules=False), bench.build(_program(f"timed {code}"), by_rules=False)
         )
     assert "without --resume" in caught.value.do
+
+
+def test_an_incumbent_that_another_device_timed_is_not_timed_again(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = bench.build(_program("2.0"), by_rules=False)
+    case = CaseTiming(spec().time[0].name, 1.0, 30.0, 15.0, 2.0, 1.9, 2.1, 8)
+    measured = on_other_device(
+        Measurement((case,), 2.0, 1.9, 2.1), Measurement((replace(case, original_us=40.0),), 1.0, 1.0, 1.0)
+    )
+    assert measured is not None
+    assert (measured.cases[0].original_us, measured.cases[0].candidate_us) == (40.0, 20.0)
+    assert on_other_device(measured, Measurement((replace(case, case="other"),), 1.0, 1.0, 1.0)) is None
+    bench.take_over(best, measured)
+    asked: list[Sequence[str]] = []
+    timed = bench._time
+    monkeypatch.setattr(bench, "_time", lambda timing: asked.append(timing.programs) or timed(timing))
+    evaluation, against = bench.evaluate(bench.build(_program("1.0"), by_rules=False), best)
+    assert asked == [("incumbent", "candidate")]
+    assert against == pytest.approx(0.5, rel=0.05)
+    assert evaluation.measurement is not None
+    assert evaluation.measurement.ratio == pytest.approx(1.0, rel=0.05)
 
 
 def test_a_wall_clock_set_back_hides_no_other_process(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:

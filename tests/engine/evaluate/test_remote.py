@@ -168,6 +168,20 @@ def test_the_incumbents_code_is_sent_once_and_again_where_a_device_has_it_no_mor
     assert [request.incumbent_built is not None for request in device.requests[3:]] == [False, True]
 
 
+def test_an_incumbents_speedup_goes_with_its_code_to_devices_that_have_not_timed_it() -> None:
+    """Three of four devices timed every new best beside the slow original before they went on."""
+    first, second = Device("0"), Device("1")
+    evaluator = remote(first, second)
+    evaluator.open(program())
+    best = candidate("// speed 2.0")
+    measured = evaluator.evaluate(best, None)[0].measurement
+    first.lost = True
+    evaluator.evaluate(candidate("// speed 3.0"), best)
+    sent = [request.incumbent_measured for request in second.requests if request.incumbent_built is not None]
+    assert sent == [measured]
+    assert measured is not None
+
+
 def test_a_lost_device_costs_no_candidate_and_two_end_the_candidate() -> None:
     devices = [Device("0"), Device("1"), Device("2")]
     evaluator = remote(*devices)
