@@ -223,7 +223,7 @@ def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp
     from engine.search.progress import Budget
 
     if not reference:
-        monkeypatch.setattr("engine.evaluate.gpu.widen", lambda text, expressions: None)
+        monkeypatch.setattr("engine.evaluate.gpu_original.widen", lambda text, expressions: None)
     file = ROOT / "benchmarks" / "suite" / "softmax_rows.cu"
     result, _ = optimize(Options(file, budget=Budget(candidates=8), out=tmp_path / "out", profile="none"), machine)
     assert any("float64 reference" in note for note in result.notes) is not reference
