@@ -42,11 +42,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a table is measured: `results` holds the records, `work` what runs leave and later rows need again."""
+    """Where a table is measured: `results` holds the records, `work` what runs leave and later rows need again, `checkouts` other
+    people's repositories."""
 
     root: Path  # of the checkout
     results: Path
     work: Path
+    checkouts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Table:
 
     `defaults` are the settings where none are given, `row_s` is about what a row takes (for the limit of a call), `summary`
     and `render` (Markdown) are made from the record alone. `needs` names the rows, with their tables, whose results a row takes:
-    in a call that measures both they come first. Rows of one `group` leave on a GPU what the next of them can use there again.
+    in a call that measures both they come first. Rows of one `group` leave on a GPU what the next of them can use there again. With
+    `checkouts` the rows are of other people's repositories.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Table:
     row_s: Callable[[Settings, str], float] = field(default=lambda settings, row: 60.0)
     needs: Callable[[Place, str], Sequence[tuple[str, str]]] = field(default=lambda place, row: ())
     group: Callable[[str], str | None] = field(default=lambda row: None)
+    checkouts: bool = False
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,17 @@ def run(arguments: argparse.Namespace, root: Path) -> int:
                 f"unknown table '{name[:60]}'",
                 do=f"did you mean {' or '.join(near)}?" if near else "'optiml bench' lists them",
             )
+        if TABLES[name].checkouts and arguments.checkouts is None:
+            raise UsageError(
+                f"the table '{name}' requires checkouts of other repositories", do="name their folder: --checkouts DIR"
+            )
     for option in ("seconds", "candidates", "seeds"):
         value = getattr(arguments, option)
         if value is not None and not value > 0:
             raise UsageError(f"--{option} must be above 0")
     results = (arguments.out or root / "benchmarks" / "results").resolve()
-    place = bench.Place(root, results, root / ".optiml" / "bench")
+    checkouts = None if arguments.checkouts is None else arguments.checkouts.resolve()
+    place = bench.Place(root, results, root / ".optiml" / "bench", checkouts)
     settings = bench.Settings(arguments.seconds, arguments.candidates, arguments.seeds, arguments.device)
     only = [row for row in arguments.only.split(",") if row]
     limit_s = _limit(arguments.limit)

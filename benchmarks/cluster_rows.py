@@ -93,6 +93,8 @@ def row_arguments(ledger: Ledger, key: str) -> list[str]:
     place, settings = ledger.place, ledger.settings
     arguments = ["bench", ledger.table.name, "--only", key, "--device", settings.device]
     arguments += ["--out", str(place.results), "--checkout", str(place.root)]
+    if place.checkouts is not None:
+        arguments += ["--checkouts", str(place.checkouts)]
     for option in ("seconds", "candidates", "seeds"):
         value = getattr(settings, option)
         if value is not None:

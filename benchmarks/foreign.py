@@ -1,6 +1,6 @@
 """Draft and validate a spec for each kernel of the foreign set, and write the table.
 
-    python benchmarks/foreign.py --checkouts DIR --record benchmarks/results/foreign.json --page docs/foreign.md
+    python benchmarks/foreign.py --checkouts DIR --record benchmarks/results/foreign_drafts.json --page docs/foreign.md
 
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign.toml`, at its commit. Each kernel goes through the
 commands that a user has: `optiml init` drafts and validates, without a GPU. Nothing of a spec is written by hand, but for the one
@@ -193,7 +193,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         " without a spec written by hand. Half of the draw was put aside: it is measured at the end of a round of work, and not worked on.",
         "",
         "```",
-        "python benchmarks/foreign.py --all --checkouts DIR --record benchmarks/results/foreign.json --page docs/foreign.md",
+        "python benchmarks/foreign.py --all --checkouts DIR --record benchmarks/results/foreign_drafts.json --page docs/foreign.md",
         "```",
         "",
         _counted(rows),

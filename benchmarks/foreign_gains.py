@@ -1,89 +1,116 @@
-"""What kernels of other repositories gain: `optiml optimize` on each, with the spec that it drafts itself.
+"""The table of kernels of other repositories: `optiml optimize` on each, with the spec that it drafts itself.
 
-    python benchmarks/foreign_gains.py --checkouts DIR --work DIR --record benchmarks/results/foreign_gains-h200.json
+    optiml bench foreign --checkouts DIR [--only ROWS] [--gpus N]
 
-`DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign_gains.toml`, at its commit. A kernel marked `worked_on`
-was looked at while rules were written; the others were drawn and not looked at before they were measured. A result that is in
-`--work` already is taken as it is. Exit code 0, or 2 where a checkout is missing or stands at another commit.
+`DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign_gains.toml` and `benchmarks/foreign_tasks.toml`, at its
+commit. A kernel marked `worked_on` was looked at while rules were written; the others were drawn and not looked at before they were
+measured. With `--candidates` a search has a budget of candidates instead of seconds.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import math
 import re
 import subprocess
-import sys
+import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench import Place, Row, Settings, Table
+from benchmarks.examples import optiml
+from benchmarks.foreign import misplaced
+from engine.errors import MachineError, UsageError
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.examples import head, optiml  # noqa: E402 - the path above makes it importable as a script
-from benchmarks.foreign import misplaced  # noqa: E402
-
-SCHEMA = "optiml.foreign_gains/1"
-LIST = ROOT / "benchmarks" / "foreign_gains.toml"
-LIMIT_S = 120.0  # ours: beside a budget of half a minute, of setting up and confirming
+LISTS = (ROOT / "benchmarks" / "foreign_gains.toml", ROOT / "benchmarks" / "foreign_tasks.toml")
+_SECONDS = 25.0
+_GRACE_S = 600.0  # ours: beside the budget, of setting up and confirming
 _ROOF = 85  # per cent of a copy's bandwidth from which on nothing is to be gained
 _OF_COPY = re.compile(r"(\d+) % of copy")
+_KINDS = (("worked on", True), ("not looked at before", False))
 
 
-def listed(path: Path = LIST) -> list[dict[str, Any]]:
-    """The kernels of the list, each with its repository and commit."""
-    found = tomllib.loads(path.read_text(encoding="utf-8"))["repository"]
-    return [{"repository": r["name"], "commit": r["commit"], **kernel} for r in found for kernel in r["kernels"]]
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a list, with its repository and the commit of that."""
+
+    repository: str
+    commit: str
+    file: str
+    kernel: str
+    worked_on: bool
+
+    @property
+    def key(self) -> str:
+        """The name of its row."""
+        return f"{self.repository}/{self.file}:{self.kernel}"
 
 
-def folder_of(kernel: dict[str, Any]) -> str:
-    """The name of the folder with a kernel's result."""
-    return re.sub(r"\W+", "_", f"{kernel['file']}_{kernel['kernel']}")
+def listed(paths: Sequence[Path] = LISTS) -> list[Kernel]:
+    """The kernels of the lists, each once."""
+    found: dict[str, Kernel] = {}
+    for path in paths:
+        for repository in tomllib.loads(path.read_text(encoding="utf-8"))["repository"]:
+            name, commit = repository["name"], repository["commit"]
+            for kernel in (Kernel(name, commit, **each) for each in repository["kernels"]):
+                found.setdefault(kernel.key, kernel)
+    return list(found.values())
 
 
-def searched(kernel: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The row of one kernel; searches it where no result is there."""
-    out = (options.work / folder_of(kernel)).resolve()
-    said = ""
-    if not (out / "result.json").is_file() and not options.there:
-        folder = options.checkouts / kernel["repository"].replace("/", "__")
+def table() -> Table:
+    """Kernels of other repositories, searched 25 s each."""
+    return Table(
+        "foreign",
+        "kernels of other repositories, one search each (--checkouts)",
+        Settings(seconds=_SECONDS),
+        lambda place, settings: [kernel.key for kernel in listed()],
+        measure,
+        summary,
+        render,
+        lambda settings, row: (settings.seconds or _SECONDS) + 20.0,
+        checkouts=True,
+    )
+
+
+def measure(place: Place, settings: Settings, key: str) -> Row:
+    """The row of one kernel. Raises UsageError without its checkout, MachineError where the search gives no result."""
+    kernel = next(each for each in listed() if each.key == key)
+    assert place.checkouts is not None
+    if wrong := misplaced(place.checkouts, {kernel.repository: kernel.commit}):
+        raise UsageError(wrong, "--checkouts")
+    seconds = settings.seconds or _SECONDS
+    budget = f"{seconds:g}s" if settings.candidates is None else str(settings.candidates)
+    folder = place.checkouts / kernel.repository.replace("/", "__")
+    with tempfile.TemporaryDirectory(prefix="optiml-bench") as out:
         command = [
-            optiml(),
-            "optimize",
-            f"{kernel['file']}:{kernel['kernel']}",
-            "--device",
-            options.device,
-            "--no-memory",
-        ]
-        command += ["--budget", options.budget, "--out", str(out)]
+            optiml(), "optimize", f"{kernel.file}:{kernel.kernel}", "--device", settings.device, "--no-memory", "--budget", budget,
+            "--out", out, "--format", "json",
+        ]  # fmt: skip
         try:
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=options.limit,
-                cwd=folder,
-                errors="replace",
-                check=False,
-            )
-            said = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+                command, capture_output=True, text=True, errors="replace", timeout=seconds + _GRACE_S, cwd=folder,
+                stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
-            said = f"did not end in {options.limit:g} s"
-    if not (out / "result.json").is_file():
-        return {**kernel, "error": said[:300] or "did not end"}
-    return {**kernel, **row_of(json.loads((out / "result.json").read_text(encoding="utf-8"))), "error": None}
+            raise MachineError(f"did not end in {seconds + _GRACE_S:g} s", key) from None
+    if done.returncode != 0 or not done.stdout.strip():
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode} without a word"])[-1]
+        raise MachineError(said[:400], key)
+    return {"repository": kernel.repository, "worked_on": kernel.worked_on, **row_of(json.loads(done.stdout))}
 
 
-def row_of(result: dict[str, Any]) -> dict[str, Any]:
+def row_of(result: Mapping[str, Any]) -> Row:
     """What a result says: the ratio with its interval, the times, how far it is from a copy, why the search ended."""
     evaluation = result["best"]["evaluation"] if result["best"] else result["original"]
     measured = evaluation["measurement"]
     share = _OF_COPY.search(" ".join(result["diagnosis"]))
     return {
+        "kernel": result["kernel"],
+        "mode": result["mode"],
         "ratio": measured["ratio"] if result["best"] else 1.0,
         "low": measured["low"] if result["best"] else 1.0,
         "high": measured["high"] if result["best"] else 1.0,
@@ -92,24 +119,25 @@ def row_of(result: dict[str, Any]) -> dict[str, Any]:
         "of_copy_pct": int(share[1]) if share else None,
         "diagnosis": result["diagnosis"][:1],
         "candidates": result["counts"]["candidates"],
-        "seconds": result["elapsed_s"],
+        "elapsed_s": result["elapsed_s"],
         "stopped": result["stopped"],
-        "gpu": result["signals"]["device"].get("name", ""),
-        "date": result["provenance"]["date"],
+        "device": result["signals"]["device"],
+        "versions": result["provenance"]["versions"],
     }
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
     """For those that were worked on and for the others: kernels, results, geometric mean, and how many gain or are near the roof."""
+    marked = {kernel.key: kernel.worked_on for kernel in listed()}
     found = {}
-    for name, worked in (("worked on", True), ("not looked at before", False)):
-        own = [row for row in rows if row["worked_on"] is worked]
-        done = [row for row in own if row["error"] is None]
+    for name, worked in _KINDS:
+        own = [row for key, row in rows.items() if marked.get(key) is worked]
+        done = [row for row in own if not row.get("error")]
         fine = [row for row in done if row["ratio"] > 1.0 or (row["of_copy_pct"] or 0) >= _ROOF]
         logs = [math.log(row["ratio"]) for row in done]
         mean = math.exp(sum(logs) / len(logs)) if logs else None
         found[name] = {
-            "kernels": len(own),
+            "kernels": sum(each is worked for each in marked.values()),
             "results": len(done),
             "geometric_mean": mean,
             "improved_or_at_roof": len(fine),
@@ -117,47 +145,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Search, print, record."""
-    parser = argparse.ArgumentParser(description="Search kernels of other repositories.")
-    parser.add_argument(
-        "--checkouts", type=Path, required=True, metavar="DIR", help="holds owner__name of each repository"
-    )
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where results go, and are taken from")
-    parser.add_argument("--list", type=Path, default=LIST, help="the kernels (default: benchmarks/foreign_gains.toml)")
-    parser.add_argument("--budget", default="25s", help="of each search (default: 25s)")
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for one kernel (default: 120)"
-    )
-    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--there", action="store_true", help="search nothing: only what is in --work already")
-    parser.add_argument("--record", type=Path, help="the JSON record to write")
-    options = parser.parse_args(given)
-    kernels = listed(options.list)
-    if not options.there and (wrong := misplaced(options.checkouts, {k["repository"]: k["commit"] for k in kernels})):
-        parser.error(wrong)
-    start = head(SCHEMA, __file__, given, datetime.datetime.now(datetime.UTC))
-    rows: list[dict[str, Any]] = []
-    for kernel in kernels:
-        row = searched(kernel, options)
-        rows.append(row)
-        shown = row["error"] or f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f}), {row['stopped']}"
-        print(f"{row['kernel']:40} {shown}", flush=True)
-        if options.record:  # after each: what is stopped has something to show
-            record = {
-                **start,
-                "budget": options.budget,
-                "device": options.device,
-                "rows": rows,
-                "summary": summary(rows),
-            }
-            options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for name, told in summary(rows).items():
+def render(record: Mapping[str, Any]) -> str:
+    """The table, and a line for each kind of kernel."""
+    lines = ["| kernel | speedup | µs before, after | of copy | candidates | ended |", "|---|---:|---:|---:|---:|---|"]
+    for key, row in sorted(record["rows"].items()):
+        if row.get("error"):
+            lines.append(f"| `{key}` | - | - | - | - | {row['error'][:120]} |")
+            continue
+        copy = "-" if row["of_copy_pct"] is None else f"{row['of_copy_pct']} %"
+        lines.append(
+            f"| `{key}` | {row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f}) | {row['before_us']:.1f}, {row['after_us']:.1f} "
+            f"| {copy} | {row['candidates']} | {row['stopped']} |"
+        )
+    lines.append("")
+    for name, told in record["summary"].items():
         mean = f"{told['geometric_mean']:.2f}" if told["geometric_mean"] else "-"
-        done = f"{told['results']} of {told['kernels']}, {told['improved_or_at_roof']} of them improved or at the roof"
-        print(f"{name}: geometric mean {mean} over {done}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        done = f"{told['results']} of {told['kernels']} kernels, {told['improved_or_at_roof']} of them improved or at the roof"
+        lines.append(f"{name}: geometric mean {mean} of {done}")
+    return "\n".join(lines)

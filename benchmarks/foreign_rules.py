@@ -17,7 +17,6 @@ import random
 import signal
 import sys
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,6 +36,7 @@ from engine.spec.find import project_options  # noqa: E402
 from engine.spec.gaps import lines_of  # noqa: E402
 
 SCHEMA = "optiml.foreign_rules/1"
+GAINS = foreign_gains.LISTS[:1]
 BROAD = frozenset({"restrict", "read_only", "launch_bounds", "unroll", "fast_math"})
 _UNKNOWN_SIZE = "1048576"
 _LIMIT_S = 60  # ours: ten times what a kernel takes
@@ -45,12 +45,12 @@ _LIMIT_S = 60  # ours: ten times what a kernel takes
 def kept_away() -> set[tuple[str, str, str]]:
     """(repository, file, kernel) of what those who write rules do not look at."""
     held = {(k.repository, k.file, k.kernel) for k in foreign.listed() if k.held_out}
-    return held | {(k["repository"], k["file"], k["kernel"]) for k in foreign_gains.listed() if not k["worked_on"]}
+    return held | {(k.repository, k.file, k.kernel) for k in foreign_gains.listed(GAINS) if not k.worked_on}
 
 
 def every(checkouts: Path) -> Iterator[tuple[str, str, str]]:
     """(repository, file, kernel) of all definitions, by name."""
-    names = [r["name"] for r in tomllib.loads(foreign_gains.LIST.read_text(encoding="utf-8"))["repository"]]
+    names = [kernel.repository for kernel in foreign_gains.listed(GAINS)]
     away = kept_away()
     for repository in sorted({*foreign_draw.REPOSITORIES, *names}):
         root = checkouts / repository.replace("/", "__")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import ablation, peer_kernel_tuner, peers, rate, searches
+from benchmarks import ablation, foreign_gains, peer_kernel_tuner, peers, rate, searches
 from benchmarks.bench import Table
 
 _MADE = (
@@ -14,5 +14,6 @@ _MADE = (
     peers.pytorch_table(),
     peers.cublas_cub_table(),
     peer_kernel_tuner.table(),
+    foreign_gains.table(),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _MADE}

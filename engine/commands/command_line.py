@@ -404,6 +404,9 @@ def _bench(verbs: Verbs) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the records (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
+    parser.add_argument(
+        "--checkouts", type=Path, metavar="DIR", help="of 'foreign': holds owner__name of each repository"
+    )
     add_format(parser)
     parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what a worker starts for each row
 
