@@ -122,6 +122,8 @@ class Confirming:
                 )
             if point != template.default and branch.cases:
                 # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
+                # Beyond the measured sizes other branches launch: there it is held to the launches of its twin.
+                instance = dataclasses.replace(instance, further=built.further)
                 evaluation = evaluator.confirm(instance if measured else built)
                 if evaluation.outcome in PASSED:
                     evaluation = gate.judge(evaluation, template.original, built)
