@@ -72,8 +72,8 @@ class Diagnosis:
         return tuple(dict.fromkeys((f"{self.bound}_bound", *(f.code for f in self.findings))))
 
     def sentences(self) -> tuple[str, ...]:
-        """The whole diagnosis for a person."""
-        return (self.text, *(f.text for f in self.findings), *self.missing)
+        """The whole diagnosis for a person, who need not read twice what its first sentence says."""
+        return (self.text, *(f.text for f in self.findings if f.text not in self.text), *self.missing)
 
 
 @dataclass(frozen=True)

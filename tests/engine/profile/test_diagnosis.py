@@ -48,9 +48,11 @@ def test_the_measured_time_goes_before_the_profilers_own():
     ],
 )
 def test_what_binds_it(counters, bound, words):
+    """A kernel bound by waiting was said to wait for the same thing twice."""
     diagnosis = of(step(**counters))
     assert diagnosis.bound == bound
     assert words in diagnosis.text
+    assert "; ".join(diagnosis.sentences()).count(words) == 1
 
 
 @pytest.mark.parametrize(
