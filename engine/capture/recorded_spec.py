@@ -46,6 +46,7 @@ from engine.spec.shapes import launchable_checks
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
 
+_SIDE = 32  # a number that only the host knows, up to which it alone explains no buffer
 _MOST_TRIED = 4096  # values of names that only the host knows
 _LEAST_WEIGHT = 0.001
 _SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
@@ -275,7 +276,9 @@ class _Restored:
         """Sets the host's names in `own`; what is wrong where no values give the launch. What fills a buffer is tried first."""
         figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
         figures |= {wanted.threads * wanted.blocks, *(1 << k for k in range(11))}
-        values = [v for v in dict.fromkeys([*self._lengths(recorded), *sorted(figures)]) if v >= 1]
+        sides = [blocks * threads for blocks, threads in zip(wanted.grid, wanted.block, strict=True)]
+        rooms = [recorded.room(a.name) for a in self._pointers()]  # the host may count bytes
+        values = [v for v in dict.fromkeys([*self._lengths(recorded), *sides, *rooms, *sorted(figures)]) if v >= 1]
         tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
         launch = evaluate(self.program, self.spec, 0, own)
         for chosen in [tuple(own[h] for h in hosts), *tried]:
@@ -309,6 +312,8 @@ class _Restored:
     def _buffers(self, sizes: list[dict[str, int]]) -> None:
         tied = self._tied(sizes)
         names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in tied]
+        passed = {a.size_name or a.name for a in self.spec.arguments}
+        sides = {n for n in names if n not in passed and all(own[n] <= _SIDE for own in sizes)}  # of blocks, mostly
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
@@ -331,13 +336,15 @@ class _Restored:
                 if short is not None:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
-            elif size := fitting_size(
-                names,
-                trials,
-                dtype.itemsize,
-                (dtype.lanes, *blocks),
-                per_thread if a.role == "out" else lambda text: False,
-            ):
+            elif (
+                size := fitting_size(
+                    names,
+                    trials,
+                    dtype.itemsize,
+                    (dtype.lanes, *blocks),
+                    per_thread if a.role == "out" else lambda text: False,
+                )
+            ) and (size.isdigit() or not sides.issuperset(words(size))):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")

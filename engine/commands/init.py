@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Literal
 
 from engine.capture.recorded_spec import recorded_spec
+from engine.commands.defining_files import where_defined
 from engine.commands.json_answer import print_json
 from engine.commands.targets import Target, parse_targets
 from engine.cuda.load import load_program, repository_root
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     (target,) = parse_targets([arguments.file], arguments.kernel)
     if target.file.is_dir():
         raise UsageError("is a folder", target.shown, "name one .cu file")
-
+    target = _defined(target)
     root = repository_root(target.file)
     name = _kernel(target)
     there = described(root, target.file).get(name.partition("<")[0].strip())
@@ -101,6 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
         check = "not run (--static); " if arguments.static else ""
         print(f"{check}check what is marked as assumed, then run 'optiml optimize {target.shown}'", file=sys.stderr)
     return 1 if made.missing or refused or unpredicted else 0
+
+
+def _defined(target: Target) -> Target:
+    """The target in the file that defines its kernels. Raises UsageError where several headers do."""
+    found = where_defined(target)
+    if len(found) > 1:
+        files = ", ".join(each.shown for each in found)
+        raise UsageError(f"the kernels of this file are in several headers: {files}", target.shown, "name one of them")
+    return found[0]
 
 
 def _kernel(target: Target) -> str:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.capture.recorded_spec import recorded_spec
+from engine.commands.defining_files import where_defined
 from engine.commands.options import memory_settings
 from engine.commands.targets import Target, expand
-from engine.cuda.load import add_headers, kernels_of_headers, repository_root
-from engine.cuda.parse import parse
+from engine.cuda.load import repository_root
 from engine.errors import OptimlError, UsageError
 from engine.llm.session import LlmSettings
 from engine.report.run_folder import read_result
@@ -26,9 +26,8 @@ from engine.run.result import OptimizationResult
 from engine.run.spec_writing import write_spec
 from engine.search.progress import Budget, Progress
 from engine.settings.config import load_config
-from engine.spec.find import find_spec, project_options
+from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.tables import split_kernel
 
 
 class KernelRun:
@@ -134,28 +133,8 @@ def all_kernels(targets: Sequence[Target]) -> list[Target]:
         config, _ = load_config(root)
         return config.wants(file.resolve().relative_to(root.resolve()).as_posix())
 
-    found = [one for target in targets for one in _where_defined(target)]
+    found = [one for target in targets for one in where_defined(target)]
     return expand(found, kernels, wanted)
-
-
-def _where_defined(target: Target) -> list[Target]:
-    """The target itself; where a file that it includes defines the kernel that is named (or any, and it none), that file."""
-    if target.file.is_dir():
-        return [target]
-    root = repository_root(target.file)
-    path = target.file.relative_to(root.resolve()).as_posix()
-    data = target.file.read_bytes()
-    name = split_kernel(target.kernel)[0].rpartition("::")[2] if target.kernel else ""
-    own = [kernel.name for kernel in parse(data, path).kernels]
-    if own and (not name or name in own):
-        return [target]
-    files = {path: data}
-    add_headers(files, path, root, project_options(root, target.file).include)
-    return [
-        Target(root / header, target.kernel, header)
-        for header, names in kernels_of_headers(files, path).items()
-        if not name or name in [n.rpartition("::")[2] for n in names]
-    ] or [target]
 
 
 def terminal_ask(live: Live) -> Ask | None:

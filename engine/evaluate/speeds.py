@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
-from engine.errors import NotPredictedError, RefusedError, SpecError
+from engine.errors import NotPredictedError, RefusedError, SourceError, SpecError
 from engine.evaluate.build import Builder
 from engine.evaluate.size_relations import relations
 from engine.model import CaseTiming, LaunchConfig, Measurement
@@ -215,8 +215,8 @@ class Speeds:
 
         def legal(sizes: Sizes) -> bool:
             try:
-                return bytes_needed(self._spec, Case("", dict(sizes))) > 0
-            except SpecError:
+                return bytes_needed(self._spec, Case("", dict(sizes))) > 0 and blocks(sizes) > 0
+            except (SpecError, SourceError):
                 return False
 
         def within(most: int) -> Callable[[Sizes], bool]:

@@ -226,11 +226,13 @@ def varied(spec: KernelSpec) -> tuple[Case, ...]:
     first = spec.check[0].sizes
     lengths = [n for n, v in first.items() if not _SMALL.search(n) and len({c.sizes[n] for c in spec.check}) > 1]
     found = []
+
+    def largest(side: int) -> int:
+        return _largest(list(spec.arguments), Case("", {**first, **dict.fromkeys(lengths, side)}))
+
+    most = max(MAX_CHECKED, largest(1))  # what is of one size gets no smaller
     for side in (_TILE, 2 * _TILE, _TILE // 2):
-        while (
-            side > 1
-            and _largest(list(spec.arguments), Case("", {**first, **dict.fromkeys(lengths, side)})) > MAX_CHECKED
-        ):
+        while side > 1 and largest(side) > most:
             side //= 2
         even = {**first, **dict.fromkeys(lengths, side)}
         found += [even, *({**even, n: max(1, side // 2)} for n in lengths)]
@@ -248,8 +250,10 @@ def tile_of(program: Program, spec: KernelSpec) -> int:
 
 def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
     """Check shapes whose lengths are multiples of the sides of tiles."""
-    tile = tile_of(program, spec) if len(lengths) == 1 else _TILE
+    tile = _least_tile(program, spec, *lengths) if len(lengths) == 1 else _TILE
     sizes = [{n: -(-int(v) // tile) * tile if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
+    if len(lengths) == 1 and len({tuple(case.items()) for case in sizes}) == 1:  # one tile covers all
+        sizes = [{n: k * v if n in lengths else v for n, v in sizes[0].items()} for k in (1, 2, 3)]
     least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
     # Whole tiles of 64 on every side may be too much to check.
     if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > MAX_CHECKED:
@@ -260,6 +264,17 @@ def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple
                 break
             side *= 2
     return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])
+
+
+def _least_tile(program: Program, spec: KernelSpec, length: str) -> int:
+    """The tile of a length; larger where the host launches nothing for it: it may divide bytes by those of many blocks."""
+    tile, base = tile_of(program, spec), spec.check[0].sizes
+    wider = tile
+    while wider <= int(spec.time[0].sizes[length]):
+        if launchable(program, spec, Case("", {**base, length: wider})):
+            return wider
+        wider *= 2
+    return tile
 
 
 def _awkward(time: Case, few: Mapping[str, int]) -> tuple[Case, ...]:

@@ -301,6 +301,31 @@ def test_what_only_the_host_knows_is_what_fills_a_buffer(count: int, tmp_path: P
     assert 0 < max(case.sizes["count"] for case in made.spec.check) < count
 
 
+def test_a_host_that_counts_bytes_launches_as_it_was_recorded(tmp_path: Path) -> None:
+    """The length of the buffer was taken for the bytes that its allocation was computed from; no launch followed from that."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "turn.cu").write_text(
+        "__global__ void turn(double2* x) {\n"
+        "    int i = blockIdx.x * 512 + threadIdx.x;\n    for (int k = 0; k < 512; k += 64) x[i + k].x = -x[i + k].x;\n}\n"
+        "void run(double2* x, const unsigned long* sizes, int which) {\n"
+        "    unsigned long bytes = sizes[which];\n"
+        "    const int half = bytes / (512 * sizeof(double2) * 2);\n"
+        "    turn<<<half * 2, 64>>>(x);\n}\n"
+    )
+    elements = 3 * 16384
+    _save(tmp_path, "turn", ((elements // 512, 1, 1), (64, 1, 1)), [_pointer(1 << 40, 16 * elements)], call=CPU_CALL)
+    made = recorded_spec(tmp_path, "turn")
+    assert made is not None
+    assert made.missing == ()
+    ((name, value),) = made.spec.time[0].sizes.items()
+    assert (value, _value(made.spec.argument("x").size, {name: value})) == (16 * elements, elements)
+    program = load_program(tmp_path / "turn.cu")
+    assert len(made.spec.check) == 3  # one tile and more: an odd size launches nothing
+    for case in made.spec.check:
+        blocks = evaluate(program, made.spec, 0, case.sizes).blocks
+        assert 0 < 512 * blocks == _value(made.spec.argument("x").size, case.sizes) < elements
+
+
 def test_lengths_that_the_host_has_again_follow_the_kernels(tmp_path: Path) -> None:
     """Checks had the kernel's size beside a grid of the recorded one, and left their buffers."""
     (tmp_path / ".git").mkdir()

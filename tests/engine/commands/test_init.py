@@ -258,3 +258,22 @@ def test_a_race_where_rows_overlap_may_be_the_assumed_stride(
     assert main(["init", str(file)]) == 1
     more = "; or, where rows overlap as the draft assumed pitch = w, write the values that the program passes"
     assert f"{why}{more}" in capsys.readouterr().err
+
+
+def test_a_kernel_of_a_header_is_drafted_by_the_file_that_includes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`optiml optimize main.cu:scale` found it; `optiml init` named the header and gave up."""
+    (tmp_path / ".git").mkdir()
+    kernel, host = CODE.rsplit("void run", 1)
+    (tmp_path / "scale.h").write_text(kernel)
+    (tmp_path / "main.cu").write_text(f'#include "scale.h"\nvoid run{host}')
+    assert main(["init", f"{tmp_path / 'main.cu'}:scale", "--static"]) == 0
+    assert '// optiml: args.y = { role = "out", size = "n" }' in capsys.readouterr().out
+    assert main(["init", str(tmp_path / "main.cu"), "--static"]) == 0
+    (tmp_path / "border.h").write_text(SECOND)
+    (tmp_path / "main.cu").write_text(f'#include "scale.h"\n#include "border.h"\nvoid run{host}')
+    capsys.readouterr()
+    assert main(["init", str(tmp_path / "main.cu"), "--static"]) == 2
+    assert "in several headers: border.h, scale.h; name one of them" in capsys.readouterr().err
+    assert main(["init", f"{tmp_path / 'main.cu'}:border", "--static"]) == 1

@@ -260,3 +260,21 @@ def test_its_results_may_not_depend_on_it(cpu: Machine, tmp_path: Path) -> None:
     evaluator, program = _evaluator(cpu, tmp_path, BORDER.replace("USED", "true"))
     with closing(evaluator), pytest.raises(RefusedError, match=r"another order of threads.*'y' differs"):
         evaluator.open(program)
+
+
+def test_an_original_is_not_counted_at_sizes_for_which_nothing_is_launched(cpu: Machine, tmp_path: Path) -> None:
+    """Tiles of the host's choice: at the small sizes that predict the large one the grid had no block."""
+    text = (
+        '// optiml: args.x = { role = "inout", size = "262144" }\n'
+        "// optiml: check = [{ width = 96, tile = 32 }, { width = 192, tile = 32 }]\n"
+        "// optiml: time = [{ width = 512, tile = 32 }]\n"
+        "__global__ void twice(float* x, int width, int tile) {\n"
+        "    for (int i = threadIdx.x; i < tile * tile; i += 64)\n"
+        "        x[(blockIdx.y * tile + i / tile) * width + blockIdx.x * tile + i % tile] *= 2.0f;\n}\n"
+        "void run(float* x, int width, int tile) {\n"
+        "    twice<<<dim3(width / tile, width / tile), 64>>>(x, width, tile);\n}\n"
+    )
+    evaluator, program = _evaluator(cpu, tmp_path, text)
+    with closing(evaluator):
+        _, evaluation = evaluator.open(program)
+    assert evaluation.measurement is not None
