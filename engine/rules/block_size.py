@@ -10,7 +10,16 @@ from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
-from engine.rules.idioms import AXES, WARP, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms import (
+    AXES,
+    WARP,
+    ThreadMap,
+    covered,
+    covers,
+    in_parameters,
+    thread_map,
+    thread_uses_outside,
+)
 from engine.rules.idioms.shared_elements import lasting
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 
@@ -200,18 +209,11 @@ def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchC
     """Edits for one block shape: the launch, and in the kernel the constant that stood for the block's extent."""
     if shape[0] * shape[1] > site.target.max_threads_per_block:
         return None
-    grid: list[str] = []
-    for k, axis in enumerate(AXES[: 2 if mapping.index("y") else 1]):
-        index, bound = mapping.index(axis), mapping.bounds.get(axis)
-        expression = in_parameters(site, bound) if bound is not None else None
-        if index is None or expression is None:
-            return None
-        figures = tuple((c.grid[k], c.block[k]) for c in before)
-        if not covers(site, expression, figures, index.factor):
-            return None
-        grid.append(ceil_div(expression, shape[k] * index.factor))
-    if any(c.grid[2] != 1 or (len(grid) == 1 and c.grid[1] != 1) for c in before):
+    bounds = covered(site, mapping, before)
+    if bounds is None:
         return None
+    figures = [(axis, k, mapping.index(axis)) for k, axis in enumerate(AXES) if axis in bounds]
+    grid = [ceil_div(bounds[axis], shape[k] * index.factor) for axis, k, index in figures if index is not None]
     block = [str(shape[0])] if len(grid) == 1 else [str(shape[0]), str(shape[1])]
     edits = merge(site.launch_edits(grid=grid, block=block), _dimensions(site, mapping))
     if edits is None:
@@ -220,12 +222,10 @@ def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchC
     if after is None or any(c.block[:2] != shape for c in after):
         return None
     # The launch that is measured is the one the text evaluates to: it has to cover what the guard lets through.
-    for axis, k in (("x", 0), ("y", 1)):
-        index = mapping.index("x" if axis == "x" else "y")
-        if index is not None:
-            expression = in_parameters(site, mapping.bounds[index.axis]) or ""
-            if not covers(site, expression, tuple((c.grid[k], c.block[k]) for c in after), index.factor):
-                return None
+    for axis, k, index in figures:
+        launched = tuple((c.grid[k], c.block[k]) for c in after)
+        if index is not None and not covers(site, bounds[axis], launched, index.factor):
+            return None
     return edits
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from engine.spec.launch_config import evaluate
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, after, compiles, device, host, make, one, propose
 
@@ -223,3 +224,22 @@ def test_planes_of_threads_that_share_out_rows_and_heads() -> None:
     edited = [after(site, p) for p in propose(site, "block_size")]
     assert {c.block for e in edited for c in e.configs} >= {(32, 4, 1), (64, 4, 1), (32, 32, 1)}
     assert_equal(site, edited[:4], [{"rows": 3, "cols": 70}])
+
+
+@pytest.mark.parametrize("rule", ["block_size", "coarsen"])
+def test_the_grid_of_an_interior_is_never_empty(rule: str) -> None:
+    """`comp_data` of OpenCV: the guard ends at `cols - 1`, the launch has a block for one column as well, and a grid of 0 is an error."""
+    inner = PLANE.replace("if (r >= rows || c >= cols) return;", "if (r >= rows - 1 || c >= cols - 1 || r < 1) return;")
+    inner = inner.replace("blockIdx.x, r =", "blockIdx.x;\n    const int r =")
+    site = make(inner, PLANE_LAUNCH, **PLANE_SIZES)
+    found = propose(site, rule)
+    assert found
+    for proposal in found:
+        grid = evaluate(after(site, proposal).program, site.spec, 0, {"rows": 1, "cols": 1, "n": 1}).grid
+        assert min(grid) == 1
+    # Where the author leaves them out, the grid is the interior's.
+    fewer = PLANE_LAUNCH.replace("(cols +", "(cols - 1 +")
+    (wide,) = propose(
+        make(inner, fewer, **{**PLANE_SIZES, "check": [{"rows": 7, "cols": 129}]}), "block_size", x=32, y=8
+    )
+    assert "((cols - 1) + 31) / 32, (rows + 7) / 8" in host(after(make(inner, fewer, **PLANE_SIZES), wide))
