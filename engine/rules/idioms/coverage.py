@@ -36,7 +36,8 @@ def covered(
 ) -> dict[Axis, str] | None:
     """A bound of each axis over kernel parameters that the guard lets nothing beyond, where the launch covers the guard's in every case.
 
-    It is the guard's, or one that the launch covers as well where the guard's may be zero: no grid is empty. Axes without an index have one block, but for those that are `free`.
+    It is the guard's, or one that the launch covers as well where the guard's may be zero: no grid is empty. Axes without an index have one
+    block, but for those that are `free`.
     """
     found: dict[Axis, str] = {}
     for index in mapping.indices:
