@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.cuda.declarations import variables
-from engine.cuda.questions import Polynomial, number, pure, unconditional
+from engine.cuda.questions import Polynomial, number, pure, unconditional, variables
 from engine.cuda.syntax import called, children, inside, is_unroll, names, strip, text, walk
 from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, grouped, proposal, reindent
 from engine.rewrite.wording import grouped_text, term_text
@@ -20,7 +19,7 @@ _HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
 
 
 @dataclass(frozen=True)
-class _Place:
+class _LoopPlace:
     """Where an access goes: `index` counts elements of the type that `view` says, "" for the array's own."""
 
     array: str
@@ -29,7 +28,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class _EarlyLoad:
     """A load to be made before the stores of earlier iterations, with the declarations that it needs."""
 
     name: str
@@ -49,7 +48,7 @@ class BatchLoads:
             return
         loops = [loop for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None]
         for order, loop in enumerate(loops[:_MOST_LOOPS]):
-            ahead = _Loads(site, loop).ahead() if _plain(site, loop) else []
+            ahead = _LoopLoads(site, loop).ahead() if _plain(site, loop) else []
             for rank, factor in enumerate(_FACTORS if ahead else ()):
                 # No compiler moves a load before a store to the same array whose distance it does not know.
                 yield from proposal(
@@ -74,7 +73,7 @@ def _plain(site: Site, loop: StrideLoop) -> bool:
     )
 
 
-class _Loads:
+class _LoopLoads:
     """What one loop loads and stores."""
 
     def __init__(self, site: Site, loop: StrideLoop) -> None:
@@ -82,7 +81,7 @@ class _Loads:
         self._statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
         self._changed = changed_names(loop.body, declarations=False)
 
-    def ahead(self) -> list[_Ahead]:
+    def ahead(self) -> list[_EarlyLoad]:
         """The loads to be made first; [] where none is of an array that the loop stores to, or iterations may meet."""
         uses = self._scope.uses(self._loop.body)
         if uses is None or any(u.array not in self._scope.parameters for u in uses):
@@ -117,13 +116,13 @@ class _Loads:
         factor = parts[0]
         return len(factor.terms) == 1 and not factor.names() & {"threadIdx", "blockIdx"}
 
-    def _left_over(self, array: str, place: _Place) -> bool:
+    def _left_over(self, array: str, place: _LoopPlace) -> bool:
         """Whether the loop has what another one leaves: that of vectors, or that of this rule."""
         wider = (n for n in walk(self._site.body) if not place.view and _cast(n)[1].endswith("*"))
         begun = names(self._loop.start) & changed_names(self._site.body, declarations=False)
         return bool(begun) or any(array in names(n) and not inside(n, self._loop.node) for n in wider)
 
-    def _place(self, access: Node) -> _Place | None:
+    def _place(self, access: Node) -> _LoopPlace | None:
         pointer = access.child_by_field_name("argument")
         found = self._pointed(pointer) if pointer is not None else None
         if found is None or access.type == "pointer_expression":
@@ -132,37 +131,37 @@ class _Loads:
         at = self._scope.index(children(listed)[0]) if listed is not None and len(children(listed)) == 1 else None
         return self._further(found, at)
 
-    def _further(self, place: _Place, by: Polynomial | None) -> _Place | None:
+    def _further(self, place: _LoopPlace, by: Polynomial | None) -> _LoopPlace | None:
         if by is None:
             return None
         if not place.view:
-            return _Place(place.array, "", place.index.plus(by))
+            return _LoopPlace(place.array, "", place.index.plus(by))
         # The offset before the cast counts other elements: it has to be one for all iterations.
         fixed = self._loop.variable not in place.index.names()
-        return _Place(place.array, f"{place.view} from {place.index.render()}", by) if fixed else None
+        return _LoopPlace(place.array, f"{place.view} from {place.index.render()}", by) if fixed else None
 
-    def _pointed(self, pointer: Node) -> _Place | None:
+    def _pointed(self, pointer: Node) -> _LoopPlace | None:
         pointer = strip(pointer)
         origin = self._scope.base(pointer)
         if origin is None:
             return None
         if origin[1] is not None:
-            return _Place(origin[0], "", origin[1])
+            return _LoopPlace(origin[0], "", origin[1])
         inner, kind = _cast(pointer)
         if inner is not None:
             before = self._scope.base(inner)
-            return _Place(before[0], kind, before[1]) if before is not None and before[1] is not None else None
+            return _LoopPlace(before[0], kind, before[1]) if before is not None and before[1] is not None else None
         if pointer.type == "identifier":
             declared = self._scope.lookup(text(pointer), pointer)
             outside = declared is not None and not inside(declared.node, self._loop.node)
-            return _Place(origin[0], text(pointer), number(0)) if outside else None
+            return _LoopPlace(origin[0], text(pointer), number(0)) if outside else None
         if pointer.type == "binary_expression" and text(pointer.child_by_field_name("operator") or pointer) == "+":
             left, right = pointer.child_by_field_name("left"), pointer.child_by_field_name("right")
             found = self._pointed(left) if left is not None else None
             return self._further(found, self._scope.index(right)) if found is not None and right is not None else None
         return None
 
-    def _load(self, uses: list[Use], places: Mapping[int, _Place], taken: list[str]) -> _Ahead | None:
+    def _load(self, uses: list[Use], places: Mapping[int, _LoopPlace], taken: list[str]) -> _EarlyLoad | None:
         """The loads of one text as one, where every iteration makes it and nothing before it has a part in it."""
         nodes = [_value(use.node) for use in uses]
         first = uses[0]
@@ -177,7 +176,7 @@ class _Loads:
         if base not in self._scope.parameters and self._scope.lookup(base, first.node) is None:
             base = first.array
         taken.append(self._site.fresh(f"{base}_value", taken))
-        return _Ahead(taken[-1], kind, tuple(n for n in nodes if n is not None), declarations)
+        return _EarlyLoad(taken[-1], kind, tuple(n for n in nodes if n is not None), declarations)
 
     def _type(self, use: Use) -> str | None:
         """The type of the element that is loaded, without const."""
@@ -265,7 +264,7 @@ def _value(access: Node) -> Node | None:
     return access
 
 
-def _batched(site: Site, loop: StrideLoop, ahead: list[_Ahead], factor: int) -> Edit:
+def _batched(site: Site, loop: StrideLoop, ahead: list[_EarlyLoad], factor: int) -> Edit:
     first = site.fresh("first")
     count = site.fresh("k", [first])
     outer, unit = site.indent_at(loop.node.start_byte), site.indent_unit
@@ -304,13 +303,13 @@ def _batched(site: Site, loop: StrideLoop, ahead: list[_Ahead], factor: int) -> 
     return Edit(Span(with_pragma(loop.node), loop.node.end_byte), "\n".join(lines))
 
 
-def _loaded(one: _Ahead) -> str:
+def _loaded(one: _EarlyLoad) -> str:
     node = one.nodes[0]
     target = node.child_by_field_name("left") if node.type == "assignment_expression" else node
     return text(target or node)
 
 
-def _changes(one: _Ahead, value: str) -> Iterator[tuple[int, int, str]]:
+def _changes(one: _EarlyLoad, value: str) -> Iterator[tuple[int, int, str]]:
     """The value in place of its loads; `x[i] += v` becomes `x[i] = value + v`."""
     for node in one.nodes:
         left, sign, right = (node.child_by_field_name(f) for f in ("left", "operator", "right"))

@@ -10,16 +10,7 @@ from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
-from engine.rules.idioms import (
-    AXES,
-    WARP,
-    ThreadMap,
-    covered,
-    covers,
-    in_parameters,
-    thread_map,
-    thread_uses_outside,
-)
+from engine.rules.idioms import AXES, WARP, ThreadMap, covered, covers, in_parameters, thread_map, thread_uses_outside
 from engine.rules.idioms.shared_elements import lasting
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 

@@ -12,8 +12,8 @@ from difflib import SequenceMatcher
 from engine.cuda.edit import edit_program
 from engine.model import Program
 from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
+from engine.rewrite.program_site import make_site
 from engine.rules.normal_form import accesses, elements, guards, indices, inlined, loop_heads, single_values
-from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
