@@ -41,10 +41,10 @@ GRID_SIZES: dict[str, Any] = {
 PACKS = """
 #include <cuda_fp16.h>
 __global__ void add(__half* x, const __half* bias, int rows, int cols) {
-    __half2* pairs = (__half2*)x + blockIdx.x * cols;
+    __half2* pairs = (__half2*)x;
     const __half2* other = reinterpret_cast<const __half2*>(bias);
     for (int i = threadIdx.x; i < cols; i += blockDim.x) {
-        pairs[i] = __hadd2(pairs[i], other[i]);
+        pairs[blockIdx.x * cols + i] = __hadd2(pairs[blockIdx.x * cols + i], other[i]);
     }
 }
 """
@@ -101,7 +101,10 @@ def test_packs_that_the_author_chose() -> None:
     edited = one(site, "batch_loads", factor=4)
     assert "__half2 pairs_value[4], other_value[4];" in device(edited)
     compiles(edited)
-    assert_equal(site, [edited], [{"rows": 2, "cols": n} for n in (2, 62, 130, 514)], tolerance=0)
+    wide = one(site, "row_vectorize", width=4)
+    both = one(wide, "batch_loads", factor=2)
+    assert machine_code(both).count("LDG.E.128") >= 6
+    assert_equal(site, [edited, wide, both], [{"rows": 2, "cols": n} for n in (2, 62, 130, 516)], tolerance=0)
 
 
 def test_after_vectors_along_the_row() -> None:
