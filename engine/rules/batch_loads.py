@@ -8,7 +8,7 @@ from engine.cuda.questions import Polynomial, number, pure, unconditional, varia
 from engine.cuda.syntax import called, children, inside, is_unroll, names, strip, text, walk
 from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, grouped, proposal, reindent
 from engine.rewrite.wording import grouped_text, term_text
-from engine.rules.idioms import StrideLoop, changed_names, stride_loop, with_pragma
+from engine.rules.idioms import StrideLoop, changed_names, definition, stride_loop, with_pragma
 from engine.rules.idioms.thread_index import is_wide
 
 _FACTORS = (4, 8, 2)
@@ -62,11 +62,12 @@ class BatchLoads:
 
 
 def _plain(site: Site, loop: StrideLoop) -> bool:
-    """Whether the iterations follow each other in one thread, and nothing but an `unroll` stands above the loop."""
+    """Whether the iterations follow each other in one thread, their number is open, and nothing but an `unroll` stands above the loop."""
     before = loop.node.prev_sibling
     pragma = before is not None and before.type.startswith("preproc") and with_pragma(loop.node) < loop.node.start_byte
     return (
         site.local_only(loop.body)
+        and site.constant(loop.bound) is None
         and not any(n.type in _LEAVES for n in walk(loop.body))
         and not set(re.findall(r"[A-Za-z_]\w*", loop.step)) & changed_names(loop.body)
         and not (pragma and before is not None and not is_unroll(before))
@@ -80,18 +81,19 @@ class _LoopLoads:
         self._site, self._loop, self._scope = site, loop, Scope(site.unit, site.kernel)
         self._statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
         self._changed = changed_names(loop.body, declarations=False)
+        self._inner = {v.name for n in walk(loop.body) if n.type == "declaration" for v in variables(n)}
 
     def ahead(self) -> list[_EarlyLoad]:
         """The loads to be made first; [] where none is of an array that the loop stores to, or iterations may meet."""
         uses = self._scope.uses(self._loop.body)
-        if uses is None or any(u.array not in self._scope.parameters for u in uses):
+        if self._left_over() or uses is None or any(u.array not in self._scope.parameters for u in uses):
             return []
         stored = {u.array for u in uses if u.writes}
         places = {u.node.id: place for u in uses if (place := self._place(u.node)) is not None}
         for array in stored:
             own = {places.get(u.node.id) for u in uses if u.array == array}
             (one,) = own if len(own) == 1 else (None,)
-            if one is None or not self._own_element(one.index) or self._left_over(array, one):
+            if one is None or not self._own_element(one.index):
                 return []
         first_store = {
             array: min(_assignment(u.node).end_byte for u in uses if u.array == array and u.writes) for array in stored
@@ -111,16 +113,17 @@ class _LoopLoads:
     def _own_element(self, index: Polynomial) -> bool:
         """Whether no two iterations have the same index."""
         parts = index.split(self._loop.variable)
-        if parts is None or "[" in index.render() or index.names() & self._changed:
+        if parts is None or "[" in index.render() or index.names() & (self._changed | self._inner):
             return False
         factor = parts[0]
         return len(factor.terms) == 1 and not factor.names() & {"threadIdx", "blockIdx"}
 
-    def _left_over(self, array: str, place: _LoopPlace) -> bool:
-        """Whether the loop has what another one leaves: that of vectors, or that of this rule."""
-        wider = (n for n in walk(self._site.body) if not place.view and _cast(n)[1].endswith("*"))
-        begun = names(self._loop.start) & changed_names(self._site.body, declarations=False)
-        return bool(begun) or any(array in names(n) and not inside(n, self._loop.node) for n in wider)
+    def _left_over(self) -> bool:
+        """Whether the loop has what another one leaves, that of vectors or that of this rule: few iterations, if any."""
+        begun = names(self._loop.start)
+        chosen = [d for name in begun if (d := definition(self._site, name)) is not None]
+        changed = changed_names(self._site.body, declarations=False)
+        return bool(begun & changed) or any(strip(d).type == "conditional_expression" for d in chosen)
 
     def _place(self, access: Node) -> _LoopPlace | None:
         pointer = access.child_by_field_name("argument")
@@ -149,8 +152,10 @@ class _LoopLoads:
             return _LoopPlace(origin[0], "", origin[1])
         inner, kind = _cast(pointer)
         if inner is not None:
-            before = self._scope.base(inner)
-            return _LoopPlace(before[0], kind, before[1]) if before is not None and before[1] is not None else None
+            before = self._pointed(inner)
+            if before is None or not before.view:
+                return before and _LoopPlace(before.array, kind, before.index)
+            return self._further(_LoopPlace(before.array, f"{kind} of {before.view}", before.index), number(0))
         if pointer.type == "identifier":
             declared = self._scope.lookup(text(pointer), pointer)
             outside = declared is not None and not inside(declared.node, self._loop.node)
@@ -211,9 +216,8 @@ class _LoopLoads:
                 return None
             found.append(statement)
             needed |= names(statement)
-        inner = {v.name for n in walk(self._loop.body) if n.type == "declaration" for v in variables(n)}
         own = {v.name for s in found for v in variables(s)}
-        return tuple(reversed(found)) if not needed & (inner - own) else None
+        return tuple(reversed(found)) if not needed & (self._inner - own) else None
 
 
 def _values(declaration: Node) -> Iterator[Node]:

@@ -146,6 +146,8 @@ __global__ void add(float* x, const float* v, int rows, int cols) {
         "x[(int)bias[i]] += 1.0f;",  # two rounds may meet
         "x[blockIdx.x] += bias[i];",  # they do
         "x[at / 2] += bias[i];",
+        "int c = i % 2 ? 0 : 1; x[at + c] = x[at + c] + bias[i];",
+        "for (int c = 0; c < 2; ++c) x[at + c] = x[at + c] + bias[i];",
         "x[at] = 0.0f; x[at] = x[at] + bias[i];",  # stored before it is loaded
         "if (i > 3) x[at] += bias[i];",  # may lie beyond the end
         "if (x[at] > 0.0f) break; x[at] = bias[i];",
