@@ -134,6 +134,24 @@ def relaunch(
     return {path: tuple(dict.fromkeys(listed)) for path, listed in edits.items()}
 
 
+def extents(program: Program, site: LaunchSite, index: int) -> tuple[str, ...] | None:
+    """What the host's text has for each extent of a launch's grid (0) or block (1); None where one may not stand twice."""
+    unit = parse(program.files[site.path], site.path)
+    node = part_node(unit, site.parts[index])
+    called = node.child_by_field_name("function") if node.type == "call_expression" else None
+    listed = node.child_by_field_name("arguments") if called is not None and text(called) == "dim3" else None
+    if listed is not None:
+        found = [text(n) for n in listed.named_children if n.type != "comment"]
+    elif node.type == "identifier":
+        definition, fields = HostScope(Program({unit.path: unit.data}, unit.path), unit, {}).local(text(node), node)
+        is_dim3 = definition is not None and unit.text(definition.statement).split()[:1] == ["dim3"]
+        found = [f"{text(node)}.{axis}" for axis in "xyz"] if is_dim3 or fields else [text(node)]
+    else:
+        found = [text(node)]
+    plain = [part if re.fullmatch(r"\w+(?:\.\w+)*", part) else f"({part})" for part in found]
+    return tuple(plain) if plain and not any(_EFFECT.search(_PLAIN_CALL.sub("(", part)) for part in found) else None
+
+
 def hidden_launch(program: Program, kernel: str) -> str:
     """`path:line` of the first use of a kernel that may launch it and is no visible launch; "" where there is none."""
     name = kernel.rpartition("::")[2]

@@ -128,6 +128,13 @@ class Grids:
             for case, launch in zip(self.cases, self.launches, strict=True)
         )
 
+    def blocks(self, axis: Axis) -> str | None:
+        """The number of blocks over the kernel's parameters: what `times` finds, or a size shared out to threads that have several."""
+        threads = self.block[AXES.index(axis)]
+        each = [threads * several for several in (1, *_EACH)]
+        shared = (f"({size} + {n - 1}) / {n}" for size in whole_numbers(self.site) for n in each if n > 1)
+        return self.times(axis) or next((s for s in shared if self.spans(axis, s)), None)
+
     def times(self, axis: Axis, expression: str = "1") -> str | None:
         """The product of at most two of the kernel's parameters that the axis has times the expression.
 
