@@ -11,9 +11,11 @@ from tree_sitter import Node
 from engine.cuda.definitions import declarators
 from engine.cuda.host_definitions import Definition
 from engine.cuda.host_scope import HostScope
+from engine.cuda.items import tokens_of
 from engine.cuda.kernel import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse, text, walk
+from engine.cuda.plain_arithmetic import plain_arithmetic
 from engine.cuda.readable_text import has_launch
 from engine.errors import SourceError
 from engine.model import Program
@@ -254,6 +256,8 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
                 return part.span, plain  # the variable serves something else as well
     if any(name not in _visible_before(unit, function, definition) for name in _identifiers(texts)):
         return part.span, plain  # what the new value needs is declared only after the variable
+    if not plain_arithmetic(tokens_of(unit.text(definition.span))):
+        return part.span, plain  # what a call of the author's does besides stays
     statement = unit.text(definition.statement)
     is_dim3 = re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", statement) is not None
     if re.match(r"\s*(?:static\s+|const\s+)*constexpr\b", statement):

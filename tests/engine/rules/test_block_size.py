@@ -314,3 +314,21 @@ def test_nothing_merges_blocks_that_are_large_or_work_together(old: str, new: st
     sizes = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 33, "cols": 640}], "elements": elements}
     site = make(COLUMNS.replace(old, new), COLUMNS_LAUNCH.replace(old, new), **sizes)
     assert not [p for p in propose(site, "block_size") if p.parameters.get("y", 1) != 1]
+
+
+def test_a_macro_of_the_authors_in_the_grid_stays() -> None:
+    """`quantize_rtn_kernel` of exllamav2: `dim3 blocks(DIVIDE(n, 64));` was rewritten, which the screening refuses."""
+    launch = """
+    dim3 threads(64, 1);
+    dim3 blocks(DIVIDE(n, 64), 1);
+    scale<<<blocks, threads>>>(x, y, a, n);
+"""
+    site = make("#define DIVIDE(x, size) (((x) + (size) - 1) / (size))" + SCALE, launch)
+    (proposal,) = propose(site, "block_size", x=256)
+    assert site.changes_only_kernels(proposal.edits)
+    assert "dim3 blocks(DIVIDE(n, 64), 1);" in host(after(site, proposal))
+    assert "scale<<<(n + 255) / 256, threads>>>" in host(after(site, proposal))
+    (plain,) = propose(make(SCALE, launch.replace("DIVIDE(n, 64)", "(n + 63) / 64")), "block_size", x=256)
+    assert "dim3 blocks((n + 255) / 256);" in host(
+        after(make(SCALE, launch.replace("DIVIDE(n, 64)", "(n + 63) / 64")), plain)
+    )
