@@ -201,14 +201,26 @@ class Scope:
         return found
 
     def apart(self, array: Node) -> bool:
-        """Whether no parameter can point into it: the thread's own array, or one in constant memory."""
+        """Whether no parameter can point into it: the thread's own array, one in its own struct, or one in constant memory."""
         array = strip(array)
         while array.type == "subscript_expression":
             array = strip(array.child_by_field_name("argument") or array.children[0])
+        if array.type == "field_expression":
+            return self._own_field(array)
         found = self.lookup(text(array), array) if array.type == "identifier" else None
         if found is not None:
             return found.shape == "array" and "__shared__" not in text(found.node)
         return text(array) in self.constant and text(array) not in self.parameters
+
+    def _own_field(self, field: Node) -> bool:
+        """Whether it is an array of a local struct that the file defines: `pack.at`."""
+        owner, member = field.child_by_field_name("argument"), field.child_by_field_name("field")
+        found = self.lookup(text(owner), owner) if owner is not None and owner.type == "identifier" else None
+        if found is None or member is None or found.shape != "scalar":
+            return False
+        kind = re.escape(found.type.split()[-1].encode())
+        array = rb"\b%s\s*\{[^{}]*\b%s\s*\[" % (kind, re.escape(text(member).encode()))
+        return re.search(array, self._source[0]) is not None
 
     def _pointer(self, identifier: Node) -> bool:
         name = text(identifier)

@@ -11,9 +11,11 @@ from tree_sitter import Node
 from engine.cuda.definitions import declarators
 from engine.cuda.host_definitions import Definition
 from engine.cuda.host_scope import HostScope
+from engine.cuda.items import tokens_of
 from engine.cuda.kernel import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse, text, walk
+from engine.cuda.plain_arithmetic import plain_arithmetic
 from engine.cuda.readable_text import has_launch
 from engine.errors import SourceError
 from engine.model import Program
@@ -134,6 +136,24 @@ def relaunch(
     return {path: tuple(dict.fromkeys(listed)) for path, listed in edits.items()}
 
 
+def extents(program: Program, site: LaunchSite, index: int) -> tuple[str, ...] | None:
+    """What the host's text has for each extent of a launch's grid (0) or block (1); None where one may not stand twice."""
+    unit = parse(program.files[site.path], site.path)
+    node = part_node(unit, site.parts[index])
+    called = node.child_by_field_name("function") if node.type == "call_expression" else None
+    listed = node.child_by_field_name("arguments") if called is not None and text(called) == "dim3" else None
+    if listed is not None:
+        found = [text(n) for n in listed.named_children if n.type != "comment"]
+    elif node.type == "identifier":
+        definition, fields = HostScope(Program({unit.path: unit.data}, unit.path), unit, {}).local(text(node), node)
+        is_dim3 = definition is not None and unit.text(definition.statement).split()[:1] == ["dim3"]
+        found = [f"{text(node)}.{axis}" for axis in "xyz"] if is_dim3 or fields else [text(node)]
+    else:
+        found = [text(node)]
+    plain = [part if re.fullmatch(r"\w+(?:\.\w+)*", part) else f"({part})" for part in found]
+    return tuple(plain) if plain and not any(_EFFECT.search(_PLAIN_CALL.sub("(", part)) for part in found) else None
+
+
 def hidden_launch(program: Program, kernel: str) -> str:
     """`path:line` of the first use of a kernel that may launch it and is no visible launch; "" where there is none."""
     name = kernel.rpartition("::")[2]
@@ -236,6 +256,8 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
                 return part.span, plain  # the variable serves something else as well
     if any(name not in _visible_before(unit, function, definition) for name in _identifiers(texts)):
         return part.span, plain  # what the new value needs is declared only after the variable
+    if not plain_arithmetic(tokens_of(unit.text(definition.span))):
+        return part.span, plain  # what a call of the author's does besides stays
     statement = unit.text(definition.statement)
     is_dim3 = re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", statement) is not None
     if re.match(r"\s*(?:static\s+|const\s+)*constexpr\b", statement):

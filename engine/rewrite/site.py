@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -365,10 +366,14 @@ class Site:
     ) -> dict[str, tuple[Edit, ...]] | None:
         """Edits that make every launch, and the spec's, use the given expressions over kernel parameters.
 
-        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions.
+        None where the launch cannot be seen or rewritten. `grid` and `block` hold one to three expressions. A new grid is one for the
+        block of the spec's cases: where the block could be another for other callers, it becomes that one.
         """
         if not self.launch_visible:
             return None
+        if grid is not None and block is None and self._block_varies:
+            x, y, z = self.configs[0].block
+            block = [str(n) for n in ((x, y, z) if z > 1 else (x, y) if y > 1 else (x,))]
         try:
             host = relaunch(self.program, self.launches, self.kernel, grid=grid, block=block)
             launch = LaunchExpr(tuple(grid or ()), tuple(block or ()), "")
@@ -376,6 +381,19 @@ class Site:
         except OptimlError:
             return None
         return merge(host, spec)
+
+    @cached_property
+    def _block_varies(self) -> bool:
+        """Whether the block hangs on one of the spec's sizes, such as a number of threads that the host function is passed."""
+        if len({c.block for c in self.configs}) != 1:
+            return False
+        for name, size in self.cases[0].sizes.items():
+            for other in {self.target.warp, 2 * int(size)} - {size}:
+                with suppress(OptimlError):
+                    (launch,) = self._launched(self.program, [Case("", {**self.cases[0].sizes, name: other})])
+                    if launch.block != self.configs[0].block:
+                        return True
+        return False
 
     @cached_property
     def launch_open(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 from engine.cuda.clock import CALL_S, RULE_S, limited
 from engine.rewrite import Family, Parametric, Proposal, Rule, Site
+from engine.rewrite.program_site import make_site
 from engine.rules.normal_form.normal_form import NormalForm, normal_form
-from engine.rules.program_site import make_site
 from engine.rules.registry import rules
 
 T = TypeVar("T")

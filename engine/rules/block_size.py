@@ -5,17 +5,20 @@ from collections.abc import Mapping
 
 from tree_sitter import Node
 
-from engine.cuda.launch import block_constants, set_constant
-from engine.cuda.syntax import THREAD_NAMES, called, text, walk
+from engine.cuda.launch import block_constants, extents, hidden_launch, set_constant
+from engine.cuda.syntax import THREAD_NAMES, called, children, compact, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite import Edit, Edits, Families, Family, Proposal, Proposals, Site, Span, ceil_div, merge, proposal
-from engine.rules.idioms import AXES, WARP, ThreadMap, covers, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms import AXES, WARP, ThreadMap, covered, covers, in_parameters, thread_map, thread_uses_outside
+from engine.rules.idioms.coverage import Grids
 from engine.rules.idioms.shared_elements import lasting
 from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
 
 Shape = tuple[int, int]
 
+_SMALL = 128
+_OWN = frozenset({"threadIdx.x", "blockDim.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "gridDim.y", "gridDim.z"})
 _LINES = (256, 128, 512, 1024, 64)
 _PLANES: tuple[Shape, ...] = ((32, 8), (32, 16), (64, 4), (32, 4), (16, 16), (128, 2), (32, 32), (256, 1))
 _COOPERATIVE = re.compile(
@@ -46,6 +49,16 @@ class BlockSize:
             yield from self._by_stride(site, loops, current)
         elif current[1] == 1:
             yield from self._by_constant(site, current)
+            if current[0] < _SMALL and _alone(site):
+                yield from self._merged(site, current[0])
+
+    def _merged(self, site: Site, threads: int) -> Proposals:
+        """Several small blocks as the rows of one: the threads keep their numbers, and the block's number is a row's."""
+        for rank, rows in enumerate((8, 4, 2)):
+            # An SM holds 32 blocks, and starts one at a time.
+            edits = _merged(site, rows)
+            summary = f"Use blocks of {rows} x {threads} threads for {rows} blocks each"
+            yield from proposal(self.name, summary, edits, 0.5 - 0.05 * rank, x=threads, y=rows)
 
     def _by_index(self, site: Site, mapping: ThreadMap, current: tuple[int, int, int]) -> Proposals:
         """Kernels whose threads differ in their global index alone: any block does whose grid covers the bounds."""
@@ -200,18 +213,11 @@ def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchC
     """Edits for one block shape: the launch, and in the kernel the constant that stood for the block's extent."""
     if shape[0] * shape[1] > site.target.max_threads_per_block:
         return None
-    grid: list[str] = []
-    for k, axis in enumerate(AXES[: 2 if mapping.index("y") else 1]):
-        index, bound = mapping.index(axis), mapping.bounds.get(axis)
-        expression = in_parameters(site, bound) if bound is not None else None
-        if index is None or expression is None:
-            return None
-        figures = tuple((c.grid[k], c.block[k]) for c in before)
-        if not covers(site, expression, figures, index.factor):
-            return None
-        grid.append(ceil_div(expression, shape[k] * index.factor))
-    if any(c.grid[2] != 1 or (len(grid) == 1 and c.grid[1] != 1) for c in before):
+    bounds = covered(site, mapping, before)
+    if bounds is None:
         return None
+    figures = [(axis, k, mapping.index(axis)) for k, axis in enumerate(AXES) if axis in bounds]
+    grid = [ceil_div(bounds[axis], shape[k] * index.factor) for axis, k, index in figures if index is not None]
     block = [str(shape[0])] if len(grid) == 1 else [str(shape[0]), str(shape[1])]
     edits = merge(site.launch_edits(grid=grid, block=block), _dimensions(site, mapping))
     if edits is None:
@@ -220,13 +226,53 @@ def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchC
     if after is None or any(c.block[:2] != shape for c in after):
         return None
     # The launch that is measured is the one the text evaluates to: it has to cover what the guard lets through.
-    for axis, k in (("x", 0), ("y", 1)):
-        index = mapping.index("x" if axis == "x" else "y")
-        if index is not None:
-            expression = in_parameters(site, mapping.bounds[index.axis]) or ""
-            if not covers(site, expression, tuple((c.grid[k], c.block[k]) for c in after), index.factor):
-                return None
+    for axis, k, index in figures:
+        launched = tuple((c.grid[k], c.block[k]) for c in after)
+        if index is not None and not covers(site, bounds[axis], launched, index.factor):
+            return None
     return edits
+
+
+def _merged(site: Site, rows: int) -> Edits | None:
+    """The kernel with rows of threads for blocks along x. Where it is not given their number, they are merged if that is a multiple."""
+    uses = [n.parent for n in walk(site.body) if n.type == "identifier" and text(n) in THREAD_NAMES]
+    before, grids = site.configs_after({}), Grids.of(site)
+    if before is None or any(u is None or compact(u) not in _OWN for u in uses) or site.spec.steps[site.step].launch:
+        return None
+    if hidden_launch(site.program, site.kernel.name):
+        return None
+    block = site.fresh("block")
+    known = grids.blocks("x") if grids is not None else None
+    indent = site.indent_at(children(site.body)[0].start_byte)
+    lines = [f"const unsigned int {block} = blockIdx.x * blockDim.y + threadIdx.y;"]
+    lines += [f"if ({block} >= {known}) return;"] if known is not None else []
+    edits = [Edit.insert(site.body.start_byte + 1, "".join(f"\n{indent}{line}" for line in lines))]
+    edits += [Edit.replace(u, block) for u in uses if u is not None and compact(u) == "blockIdx.x"]
+    host: dict[str, list[Edit]] = {}
+    for launch in site.launches:
+        grid, own = (extents(site.program, launch, part) for part in (0, 1))
+        if grid is None or own is None:
+            return None
+        each = str(rows) if known is not None else f"{grid[0]} % {rows} == 0 ? {rows} : 1"
+        fewer = f"({grid[0]} + {rows - 1}) / {rows}" if known is not None else f"{grid[0]} / ({each})"
+        figures = ", ".join([fewer, *(_bare(e) for e in grid[1:])])
+        host.setdefault(launch.path, []).extend([
+            Edit(launch.parts[0].span, figures if len(grid) == 1 else f"dim3({figures})"),
+            Edit(launch.parts[1].span, f"dim3({_bare(own[0])}, {each})"),
+        ])  # fmt: skip
+    merged = merge(site.in_file(*edits), {path: tuple(listed) for path, listed in host.items()})
+    after = site.configs_after(merged) if merged is not None else None
+    for old, new in zip(before, after or (), strict=True) if after else ():
+        covered_rows = new.grid[0] * new.block[1]
+        if new.block[0] != old.block[0] or new.grid[1:] != old.grid[1:] or not 0 <= covered_rows - old.grid[0] < rows:
+            return None
+        if known is None and covered_rows != old.grid[0]:
+            return None
+    return merged if after else None
+
+
+def _bare(extent: str) -> str:
+    return extent[1:-1] if extent.startswith("(") else extent
 
 
 def _dimensions(site: Site, mapping: ThreadMap) -> Edits:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from engine.cuda.math_functions import MATH_FUNCTIONS
 from engine.cuda.syntax import called, children, inside, names, operands, root_name, strip, text, walk
 from engine.rewrite import Edit, Node, Proposals, Site, Span, proposal, template
+from engine.rewrite.helper_copies import helper_copies
+from engine.rules.normal_form.normal_form import with_edits
 
 # Errors of a few units in the last place near 1, by the CUDA C++ Programming Guide's table of intrinsic functions.
 _INTRINSICS = {"expf": "__expf", "exp10f": "__exp10f", "logf": "__logf", "log2f": "__log2f", "log10f": "__log10f",
@@ -28,6 +30,7 @@ _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fF]")
 # Sine and cosine of multiples of pi need no reduction of their argument; a rounding error of pi is all that they differ by.
 _OF_PI = {"sinf": "sinpif", "cosf": "cospif"}
 _PI_ERROR = 1e-6
+_KNOWN = frozenset({*_INTRINSICS, *_ANGLES, *_ROOTS, *_HYPERBOLIC, *_RESULTS_FLUSHED, *_ARGUMENTS_FLUSHED})
 
 
 class FastMath:
@@ -42,6 +45,21 @@ class FastMath:
     def propose(self, site: Site) -> Proposals:
         if not site.sound:
             return
+        edits = helper_copies(site, lambda f: any(called(n) in _KNOWN for n in walk(f.node)))
+        own = with_edits(site, edits) if edits is not None else None
+        found = {str(p.parameters["form"]): p for p in self._forms(own.site)} if own is not None else {}
+        for plain in self._forms(site):
+            other = found.get(str(plain.parameters["form"]))
+            # What changes the kernel's own text alone needs no copies.
+            if other is not None and sum(map(len, other.edits.values())) == sum(map(len, plain.edits.values())):
+                del found[str(plain.parameters["form"])]
+            if str(plain.parameters["form"]) not in found:
+                yield plain
+        for changed in found.values():
+            if own is not None and (back := own.proposal(changed)) is not None:
+                yield back
+
+    def _forms(self, site: Site) -> Proposals:
         bodies = _bodies(site)
         # A division takes eight instructions and a branch; in double precision the factor would be too coarse.
         divisions = [
@@ -81,7 +99,7 @@ class FastMath:
 def _bodies(site: Site) -> list[Node]:
     """The kernel's body and those of the functions of the file that only it calls."""
     mine = {f.name: f for f in site.unit.functions if f.qualifier == "device" and f.name in site.kernel.calls}
-    others = [f for f in site.unit.functions if f.name not in mine and f.name != site.kernel.name]
+    others = [f for f in site.unit.functions if f.name not in mine and f.node != site.kernel.node]
     private = [f for n, f in mine.items() if not any(n in names(o.node) for o in others)]
     found = [site.body]
     for function in private:

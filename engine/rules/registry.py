@@ -20,7 +20,7 @@ _ORDER = (
     "matmul_tile", "conv_tile", "row_parallel", "topk_filter", "one_pass", "row_keep", "register_accumulate", "transpose_tile",
     "atomic_aggregate", "atomic_vectorize", "stencil_tile", "stencil_pack", "interior", "vectorize",
     "row_vectorize", "segment_vectorize",
-    "block_size", "tile_size", "unroll_jam", "coarsen", "block_rows", "restrict", "unroll", "fast_math", "launch_bounds",
+    "block_size", "tile_size", "unroll_jam", "coarsen", "batch_loads", "block_rows", "restrict", "unroll", "fast_math", "launch_bounds",
     "cascade", "warp_reduce", "scan_items", "scan_rounds", "warp_scan", "exchange_items", "warp_exchange", "shared_padding", "swap_axes",
     "invariant_division", "read_only", "reverse_blocks",
 )  # fmt: skip

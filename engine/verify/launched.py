@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from engine.cuda.items import Item, Token
+from engine.cuda.plain_arithmetic import plain_arithmetic
 from engine.spec.kernel_spec import KernelSpec
 
 _INTEGERS = frozenset(
     {"int", "unsigned", "long", "short", "size_t", "dim3", "auto", "const", "constexpr", "static", "std", "::",
      "uint32_t", "int32_t", "uint64_t", "int64_t", "uint", "__restrict__"}
 )  # fmt: skip
-_CALLS = frozenset({"dim3", "min", "max", "std", "sizeof", "static_cast", "int", "unsigned", "float", "double", "ceil"})
 
 
 def unlaunched(item: Item, kernels: set[str]) -> list[Token]:
@@ -73,7 +73,7 @@ def _launch_figures(tokens: Sequence[Token], kernels: set[str]) -> set[int]:
             closing = (j for j in range(i + 3, len(tokens) - 2) if tokens[j].text == ">")
             end = next((j for j in closing if counts(tokens[j : j + 3], (">", ">", ">"))), None)
             figures = tokens[i + 3 : end] if end is not None else ()
-            if end is not None and _launched(tokens, i) in kernels and _arithmetic(figures):
+            if end is not None and _launched(tokens, i) in kernels and plain_arithmetic(figures):
                 # A stream, the fourth figure, decides the order of work and stays.
                 commas, depth, last = 0, 0, end
                 for j in range(i + 3, end):
@@ -110,28 +110,7 @@ def _declares(statement: Sequence[Token]) -> str | None:
     if i == 0 or i + 1 >= len(statement) or statement[i].kind != "name" or statement[i + 1].text not in ("=", "(", "{"):
         return None
     rest = statement[i + 2 : -1] if statement[i + 1].text == "=" else statement[i + 1 : -1]
-    return statement[i].text if _arithmetic(rest) else None
-
-
-def _arithmetic(tokens: Sequence[Token]) -> bool:
-    """Whether an expression has no effect of its own, as far as tokens tell."""
-    for i, token in enumerate(tokens):
-        if token.kind in ("string", "directive") or token.text in ("=", ";", "[", "&", "new", "delete"):
-            if token.text == "=" and (
-                (i + 1 < len(tokens) and tokens[i + 1].text == "=") or (i and tokens[i - 1].text in "=<>!")
-            ):
-                continue
-            return False
-        following = tokens[i + 1].text if i + 1 < len(tokens) else ""
-        if token.kind == "name" and following == "(" and token.text not in _CALLS and not _is_division(token.text):
-            return False
-        if token.text in "+-" and following == token.text and tokens[i + 1].start == token.end:
-            return False
-    return True
-
-
-def _is_division(name: str) -> bool:
-    return re.fullmatch(r"(?i:cdiv|ceil_?div\w*|div_?(?:round_?)?up|divup|idivup)", name) is not None
+    return statement[i].text if plain_arithmetic(rest) else None
 
 
 def counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:

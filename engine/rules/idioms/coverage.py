@@ -1,5 +1,6 @@
 """What a launch covers: blocks that fit, bounds that all its threads reach, work that one thread may do for others."""
 
+import re
 from dataclasses import dataclass
 
 from engine.cuda.questions import ArithmeticError_, assigned, evaluate_int, is_integer_type, strip, text, walk, written
@@ -7,6 +8,8 @@ from engine.rewrite import Case, LaunchConfig, Node, OptimlError, Site
 from engine.rules.idioms.known_values import in_parameters
 from engine.rules.idioms.thread_index import AXES, Axis, ThreadMap, thread_uses_outside
 from engine.spec.launch_config import evaluate
+
+_LESS = re.compile(r"([\w.]+|\(.+\)) - \d+")
 
 
 def fits_bounds(site: Site, threads: int) -> bool:
@@ -31,20 +34,21 @@ def covers(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor:
 def covered(
     site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...], free: frozenset[Axis] = frozenset()
 ) -> dict[Axis, str] | None:
-    """The bound of each axis over kernel parameters, where the launch covers it in every case.
+    """A bound of each axis over kernel parameters that the guard lets nothing beyond, where the launch covers the guard's in every case.
 
-    Axes without an index have one block, but for those that are `free`.
+    It is the guard's, or one that the launch covers as well where the guard's may be zero: no grid is empty. Axes without an index have one
+    block, but for those that are `free`.
     """
     found: dict[Axis, str] = {}
     for index in mapping.indices:
         bound = mapping.bounds.get(index.axis)
         expression = in_parameters(site, bound) if bound is not None else None
         k = AXES.index(index.axis)
-        if expression is None or not covers(
-            site, expression, tuple((c.grid[k], c.block[k]) for c in before), index.factor
-        ):
+        launched = tuple((c.grid[k], c.block[k]) for c in before)
+        if expression is None or not covers(site, expression, launched, index.factor):
             return None
-        found[index.axis] = expression
+        less = _LESS.fullmatch(expression)
+        found[index.axis] = less[1] if less and covers(site, less[1], launched, index.factor) else expression
     unindexed = [k for k, axis in enumerate(AXES) if axis not in found]
     alone = all(c.block[k] == 1 and (c.grid[k] == 1 or AXES[k] in free) for c in before for k in unindexed)
     return found if alone else None
@@ -123,6 +127,13 @@ class Grids:
             self.site.value_in(expression, case) == launch.grid[k]
             for case, launch in zip(self.cases, self.launches, strict=True)
         )
+
+    def blocks(self, axis: Axis) -> str | None:
+        """The number of blocks over the kernel's parameters: what `times` finds, or a size shared out to threads that have several."""
+        threads = self.block[AXES.index(axis)]
+        each = [threads * several for several in (1, *_EACH)]
+        shared = (f"({size} + {n - 1}) / {n}" for size in whole_numbers(self.site) for n in each if n > 1)
+        return self.times(axis) or next((s for s in shared if self.spans(axis, s)), None)
 
     def times(self, axis: Axis, expression: str = "1") -> str | None:
         """The product of at most two of the kernel's parameters that the axis has times the expression.

@@ -14,10 +14,22 @@ _SIZES = {
     "double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8,
 }  # fmt: skip
 _OF_SEVERAL = {
-    "half2": 4, "__half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8, "short2": 4, "ushort2": 4,
-    "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short4": 8, "ushort4": 8,
+    "half2": 4, "__half2": 4, "nv_half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8,
+    "short2": 4, "ushort2": 4, "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short4": 8, "ushort4": 8,
 }  # fmt: skip
+_PAIRS = ("half2", "bfloat162")  # as `engine.spec.dtypes` names them
+_WHOLE = {16: "uint4", 8: "uint2"}
 _WIDEST = 16
+# A pair of halves has a copy constructor of its own: copied by that, four of them are four accesses.
+_COPIES = """
+    $name() = default;
+    __device__ $name(const $name& other) {
+        *this = other;
+    }
+    __device__ $name& operator=(const $name& other) {
+        *reinterpret_cast<$whole*>(at) = *reinterpret_cast<const $whole*>(other.at);
+        return *this;
+    }"""
 
 
 def element_size(site: Site, kind: str) -> int | None:
@@ -35,7 +47,7 @@ def pack_size(site: Site, kind: str) -> int | None:
 
     Other names for types, template parameters and CUDA's vector types have the size that the spec gives arrays of them.
     """
-    known = element_size(site, kind) or (_OF_SEVERAL.get(kind) if kind not in site.type_names else None)
+    known = _known_size(site, kind)
     if known is not None:
         return known
     step = site.spec.steps[site.step]
@@ -52,8 +64,23 @@ def pack_size(site: Site, kind: str) -> int | None:
 
 def pack_bytes(site: Site, kind: str, count: int) -> int | str:
     """Bytes of a vector of `count` elements; a C expression for types that another build or instance may give another size."""
-    known = element_size(site, kind)
+    known = _known_size(site, kind)
     return known * count if known is not None else f"sizeof({kind}) * {count}"
+
+
+def _known_size(site: Site, kind: str) -> int | None:
+    return element_size(site, kind) or (_OF_SEVERAL.get(kind) if kind not in site.type_names else None)
+
+
+def _copies(site: Site, kind: str, count: int) -> str:
+    """What makes a vector of pairs one access; "" for elements that are copied as they are."""
+    size = _known_size(site, kind)
+    try:
+        pairs = size is not None and parse_dtype(kind).name in _PAIRS
+    except OptimlError:
+        return ""
+    whole = _WHOLE.get(size * count) if pairs and size is not None else None
+    return _COPIES.replace("$whole", whole) if whole is not None else ""
 
 
 def widths(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -73,7 +100,8 @@ def packs(site: Site, kinds: Sequence[str], count: int, taken: Sequence[str] = (
     indent = site.indent_at(site.kernel.span.start)
     for kind in dict.fromkeys(kinds):
         base = "".join(part[0].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", kind)) + f"Pack{count}"
-        written = f"struct alignas({pack_bytes(site, kind, count)}) {base} {{\n    {kind} at[{count}];\n}};"
+        written = f"struct alignas({pack_bytes(site, kind, count)}) {base} {{\n    {kind} at[{count}];"
+        written += f"{_copies(site, kind, count)}\n}};".replace("$name", base)
         generic = kind in site.type_names
         if generic:
             written = f"template <typename {kind}>\n{written}"
@@ -83,7 +111,7 @@ def packs(site: Site, kinds: Sequence[str], count: int, taken: Sequence[str] = (
             continue
         name = site.fresh(base, taken)
         named[kind] = f"{name}<{kind}>" if generic else name
-        definitions.append(written.replace(base, name, 1))
+        definitions.append(re.sub(rf"\b{base}\b", name, written))
     joined = "\n\n".join(definitions).replace("\n", "\n" + indent)
     return named, [Edit.insert(start, joined + "\n\n" + indent)] if definitions else []
 

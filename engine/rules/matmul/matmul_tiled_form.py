@@ -14,9 +14,9 @@ from engine.cuda.edit import edit_program
 from engine.cuda.questions import Polynomial, atom, number, pure
 from engine.cuda.syntax import THREAD_NAMES, children, inside, is_integer_type, span, text, walk
 from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, reindent
+from engine.rewrite.program_site import make_site
 from engine.rules.idioms import StrideLoop, stride_loop
 from engine.rules.matmul import matmul_staging, matmul_tiled_loop
-from engine.rules.program_site import make_site
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -12,8 +12,8 @@ from difflib import SequenceMatcher
 from engine.cuda.edit import edit_program
 from engine.model import Program
 from engine.rewrite import Edit, Edits, Family, OptimlError, Proposal, Site, Span
+from engine.rewrite.program_site import make_site
 from engine.rules.normal_form import accesses, elements, guards, indices, inlined, loop_heads, single_values
-from engine.rules.program_site import make_site
 
 Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
@@ -62,6 +62,16 @@ class NormalForm:
         return replace(found, make=make)
 
 
+def with_edits(site: Site, edits: Edits) -> NormalForm | None:
+    """The kernel after edits that change nothing of what it does; None where it cannot be edited then."""
+    try:
+        program = edit_program(site.program, edits)
+        written = make_site(program, site.spec, site.step, site.target)
+    except (KeyError, OptimlError):
+        return None
+    return NormalForm(written, site.program) if written.sound else None
+
+
 def normal_form(site: Site) -> NormalForm | None:
     """The kernel in normal form; None where it is so already, or cannot be edited."""
     if not site.sound or not site.manageable:
@@ -69,13 +79,8 @@ def normal_form(site: Site) -> NormalForm | None:
     current = site
     for step in _PASSES:
         edits = step(current)
-        if edits:
-            try:
-                program = edit_program(current.program, edits)
-                written = make_site(program, current.spec, current.step, current.target)
-            except (KeyError, OptimlError):
-                continue
-            current = written if written.sound else current
+        changed = with_edits(current, edits) if edits else None
+        current = changed.site if changed is not None else current
     return NormalForm(current, site.program) if current is not site else None
 
 
@@ -105,4 +110,4 @@ def differences(before: Program, after: Program) -> dict[str, tuple[Edit, ...]]:
     return found
 
 
-__all__ = ["NormalForm", "differences", "normal_form"]
+__all__ = ["NormalForm", "differences", "normal_form", "with_edits"]

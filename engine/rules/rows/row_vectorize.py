@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from engine.cuda.definitions import expression
-from engine.cuda.polynomial import Polynomial, atom, number
-from engine.cuda.questions import declarators, pure, written
+from engine.cuda.questions import Polynomial, atom, declarators, number, pure, written
 from engine.cuda.subscripts import always, in_other_arm, index_of, is_target, only_stored
 from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
 from engine.rewrite import Edit, Edits, Node, Proposals, Site, Span, factor_text, merge, proposal, reindent

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.cuda.questions import ArithmeticError_, Polynomial, evaluate, evaluate_int, written
-from engine.cuda.syntax import called, text, walk
+from engine.cuda.questions import ArithmeticError_, Polynomial, called, evaluate, evaluate_int, text, walk, written
 from engine.rewrite import Node, Scope, Site, Use
 from engine.rules.idioms import AXES, Axis, element_size, inclusive_loop, stride_loop
 from engine.rules.idioms.thread_index import ThreadMap, thread_map, thread_uses_outside

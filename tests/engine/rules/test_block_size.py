@@ -1,5 +1,6 @@
 import pytest
 
+from engine.spec.launch_config import evaluate
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, after, compiles, device, host, make, one, propose
 
@@ -223,3 +224,111 @@ def test_planes_of_threads_that_share_out_rows_and_heads() -> None:
     edited = [after(site, p) for p in propose(site, "block_size")]
     assert {c.block for e in edited for c in e.configs} >= {(32, 4, 1), (64, 4, 1), (32, 32, 1)}
     assert_equal(site, edited[:4], [{"rows": 3, "cols": 70}])
+
+
+@pytest.mark.parametrize("rule", ["block_size", "coarsen"])
+def test_the_grid_of_an_interior_is_never_empty(rule: str) -> None:
+    """`comp_data` of OpenCV: the guard ends at `cols - 1`, the launch has a block for one column as well, and a grid of 0 is an error."""
+    inner = PLANE.replace("if (r >= rows || c >= cols) return;", "if (r >= rows - 1 || c >= cols - 1 || r < 1) return;")
+    inner = inner.replace("blockIdx.x, r =", "blockIdx.x;\n    const int r =")
+    site = make(inner, PLANE_LAUNCH, **PLANE_SIZES)
+    found = propose(site, rule)
+    assert found
+    for proposal in found:
+        grid = evaluate(after(site, proposal).program, site.spec, 0, {"rows": 1, "cols": 1, "n": 1}).grid
+        assert min(grid) == 1
+    # Where the author leaves them out, the grid is the interior's.
+    fewer = PLANE_LAUNCH.replace("(cols +", "(cols - 1 +")
+    (wide,) = propose(
+        make(inner, fewer, **{**PLANE_SIZES, "check": [{"rows": 7, "cols": 129}]}), "block_size", x=32, y=8
+    )
+    assert "((cols - 1) + 31) / 32, (rows + 7) / 8" in host(after(make(inner, fewer, **PLANE_SIZES), wide))
+
+
+NARROW = """
+#define EACH 4
+__global__ void narrow(const float* __restrict__ x, signed char* __restrict__ y) {
+    int first = blockIdx.x * EACH * 32 + threadIdx.x * EACH;
+    for (int j = 0; j < EACH; ++j) y[first + j] = (signed char)(4.0f * x[first + j]);
+}
+"""
+NARROW_LAUNCH = """
+    dim3 threads(32), grid;
+    grid.x = n / (EACH * 32);
+    narrow<<<grid, threads>>>(x, y);
+"""
+COLUMNS = """
+__global__ void add(float* x, const float* v, int rows, int cols) {
+    int c = blockIdx.x * 64 + threadIdx.x * 2;
+    if (c >= cols) return;
+    for (int r = blockIdx.y * 16; r < min((int)(blockIdx.y + 1) * 16, rows); ++r) {
+        x[r * cols + c] += v[c];
+        x[r * cols + c + 1] += v[c + 1];
+    }
+}
+"""
+COLUMNS_LAUNCH = "    add<<<dim3((cols + 63) / 64, (rows + 15) / 16), 32>>>(x, v, rows, cols);"
+
+
+def test_small_blocks_of_a_kernel_that_is_given_no_size() -> None:
+    """`matrix_fp16_to_fp8_kernel` of exllamav2: whole blocks of one warp, and nothing in the kernel says how many."""
+    sizes = {"sizes": [{"n": 1 << 24}], "check": [{"n": 128}, {"n": 1024}], "host": "int n"}
+    site = make(NARROW, NARROW_LAUNCH, **sizes)
+    edited = one(site, "block_size", y=8)
+    assert "const unsigned int block = blockIdx.x * blockDim.y + threadIdx.y;" in device(edited)
+    assert "int first = block * EACH * 32 + threadIdx.x * EACH;" in device(edited)
+    assert "narrow<<<dim3(grid.x / (grid.x % 8 == 0 ? 8 : 1), grid.y, grid.z)," in host(edited)
+    assert "dim3(threads.x, grid.x % 8 == 0 ? 8 : 1)>>>" in host(edited)
+    assert edited.configs[0].block == (32, 8, 1)
+    assert edited.configs[0].grid == ((1 << 24) // 1024, 1, 1)
+    compiles(edited)
+    assert_equal(site, [edited], [{"n": 128}, {"n": 384}, {"n": 1024}, {"n": 5120}], tolerance=0)
+
+
+def test_small_blocks_whose_number_the_kernel_knows() -> None:
+    """`cuda_vector_add_kernel` of exllamav2: a warp for each two columns of 32 threads."""
+    elements = {"x": "rows*cols", "v": "cols"}
+    cases = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 3, "cols": 10}, {"rows": 33, "cols": 640}]}
+    site = make(COLUMNS, COLUMNS_LAUNCH, **cases, elements=elements)
+    edited = one(site, "block_size", y=4)
+    assert "if (block >= (cols + 63) / 64) return;" in device(edited)
+    assert "add<<<dim3((((cols + 63) / 64) + 3) / 4, (rows + 15) / 16), dim3(32, 4)>>>" in host(edited)
+    compiles(edited)
+    sizes = [{"rows": rows, "cols": cols} for rows, cols in ((1, 2), (17, 66), (40, 320))]
+    assert_equal(site, [edited], sizes, tolerance=0, races=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("32>>>", "128>>>"),
+        ("if (c >= cols) return;", "if (c >= cols) return; __syncthreads();"),
+        ("int c = ", "int c = gridDim.x * 0 + "),
+        ("int c = ", "int c = threadIdx.y + "),
+        ("int c = ", "__shared__ float s[32]; s[threadIdx.x] = 0.0f; int c = "),
+        ("(cols + 63) / 64", "blocks_of(cols++)"),
+    ],
+)
+def test_nothing_merges_blocks_that_are_large_or_work_together(old: str, new: str) -> None:
+    elements = {"x": "rows*cols", "v": "cols"}
+    sizes = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 33, "cols": 640}], "elements": elements}
+    site = make(COLUMNS.replace(old, new), COLUMNS_LAUNCH.replace(old, new), **sizes)
+    assert not [p for p in propose(site, "block_size") if p.parameters.get("y", 1) != 1]
+
+
+def test_a_macro_of_the_authors_in_the_grid_stays() -> None:
+    """`quantize_rtn_kernel` of exllamav2: `dim3 blocks(DIVIDE(n, 64));` was rewritten, which the screening refuses."""
+    launch = """
+    dim3 threads(64, 1);
+    dim3 blocks(DIVIDE(n, 64), 1);
+    scale<<<blocks, threads>>>(x, y, a, n);
+"""
+    site = make("#define DIVIDE(x, size) (((x) + (size) - 1) / (size))" + SCALE, launch)
+    (proposal,) = propose(site, "block_size", x=256)
+    assert site.changes_only_kernels(proposal.edits)
+    assert "dim3 blocks(DIVIDE(n, 64), 1);" in host(after(site, proposal))
+    assert "scale<<<(n + 255) / 256, threads>>>" in host(after(site, proposal))
+    (plain,) = propose(make(SCALE, launch.replace("DIVIDE(n, 64)", "(n + 63) / 64")), "block_size", x=256)
+    assert "dim3 blocks((n + 255) / 256);" in host(
+        after(make(SCALE, launch.replace("DIVIDE(n, 64)", "(n + 63) / 64")), plain)
+    )

@@ -27,12 +27,51 @@ def test_intrinsics_also_in_functions_of_the_kernel_alone() -> None:
     compiles(edited)
 
 
-def test_functions_that_others_call_stay() -> None:
+def test_functions_that_others_call_stay_and_the_kernel_gets_a_copy() -> None:
     source = (
         "__device__ float f(float v) { return expf(v); }\n__device__ float g(float v) { return f(v); }\n"
         + ROWS.replace("x[i * m + j];", "f(x[i * m + j]);")
     )
-    assert not propose(make(source.replace("__device__ float g", "__device__ float g"), LAUNCH, **SIZES), "fast_math")
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form="intrinsics")
+    assert "__device__ float f(float v) { return expf(v); }" in device(edited)
+    assert "__device__ float own_f(float v) { return __expf(v); }" in device(edited)
+    assert "own_f(x[i * m + j]);" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], SIZES["check"], tolerance=1e-3)
+    # The copy is the kernel's alone from then on.
+    assert device(one(edited, "fast_math", form="flush")).count("own_") == 2
+
+
+SHAPED = """
+#include <cuda_fp16.h>
+template <typename T> __device__ T shaped(T v) { return v * tanhf(v); }
+template <> __device__ __half2 shaped<__half2>(__half2 v) { return __half2(tanhf(__low2float(v)), tanhf(__high2float(v))); }
+__device__ float other(float v) { return shaped<float>(v); }
+__global__ void apply(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = shaped<float>(x[i]) + CALL;
+}
+"""
+
+
+PAIR = "__low2float(shaped<half2>(half2(0.5f, 0.5f)))"
+
+
+@pytest.mark.parametrize(
+    ("call", "copies"), [("expf(x[i])", "own_shaped<float>(x[i]) + expf(x[i])"), (PAIR, "own_shaped2(half2(")]
+)
+def test_the_instance_of_a_helper_that_is_called_is_copied(call: str, copies: str) -> None:
+    """`gelu<float>` of LightSeq stands in a header that dozens of kernels include: nothing was proposed for any of them."""
+    site = make(SHAPED.replace("CALL", call), "    apply<<<(n + 255) / 256, 256>>>(x, y, n);")
+    edited = one(site, "fast_math", form="hyperbolic")
+    assert copies in device(edited)
+    assert "own_shaped<float>(x[i])" in device(edited)
+    assert "template <typename T> __device__ T own_shaped(T v) { return v * fast_tanhf(v); }" in device(edited)
+    assert screen(site.program, edited.program, site.spec) is None
+    compiles(edited)
+    if "expf" in call:  # in the kernel alone: no copies for that
+        assert "own_shaped" not in device(one(site, "fast_math", form="intrinsics"))
 
 
 def test_double_precision_stays() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.engine.rules.equality import assert_equal
@@ -221,3 +223,27 @@ def test_two_results_that_are_apart_by_more_than_the_loop() -> None:
     assert_equal(site, [edited], [{"rows": 2, "cols": 128}])
     for other in ("to[l + 3]", "to[l + rows]"):  # one may store what the other has stored
         assert not propose(make(HALVES.replace("to[l + 128]", other), launch, **sizes), "row_vectorize")
+
+
+@pytest.mark.parametrize(("header", "pair"), [("cuda_fp16.h", "half2"), ("cuda_bf16.h", "__nv_bfloat162")])
+def test_vectors_of_pairs_are_one_access(header: str, pair: str) -> None:
+    """A pair of halves has a copy constructor of its own, so that a struct of four was copied by four accesses: nothing was gained."""
+    source = f"""
+#include <{header}>
+__global__ void add({pair}* x, const {pair}* bias, int cols) {{
+    for (int i = threadIdx.x; i < cols; i += blockDim.x) {{
+        x[blockIdx.x * cols + i] = __hadd2(x[blockIdx.x * cols + i], bias[i]);
+    }}
+}}
+"""
+    sizes: dict[str, Any] = {"sizes": [{"rows": 4096, "cols": 512}], "check": [{"rows": 3, "cols": 9}]}
+    elements = {"x": "rows*cols", "bias": "cols"}
+    site = make(source, "    add<<<rows, 64>>>(x, bias, cols);", **sizes, elements=elements, host="int rows")
+    for width, instruction in ((4, "128"), (2, "64")):
+        edited = one(site, "row_vectorize", width=width)
+        code = machine_code(edited)
+        assert code.count(f"LDG.E.{instruction}") >= 2
+        assert code.count(f"STG.E.{instruction}") >= 1
+        assert "% " + str(4 * width) + " == 0" in device(edited)
+        if pair == "half2":
+            compiles(edited)

@@ -5,8 +5,21 @@ import pytest
 
 from engine.rewrite.site import Site
 from engine.rules import make_site
+from engine.spec.launch_config import evaluate
 from tests.engine.rules.equality import assert_equal
-from tests.engine.rules.workbench import PATH, SCALE, SCALE_LAUNCH, compiles, device, machine_code, make, one, propose
+from tests.engine.rules.workbench import (
+    PATH,
+    SCALE,
+    SCALE_LAUNCH,
+    after,
+    compiles,
+    device,
+    host,
+    machine_code,
+    make,
+    one,
+    propose,
+)
 
 
 def test_float_by_four() -> None:
@@ -203,3 +216,28 @@ def test_elements_of_a_row_beside_those_of_all_rows() -> None:
 def test_elements_that_are_no_neighbours_stay_scalar(index: str) -> None:
     site = make(BIASED.replace("i % cols", index, 1), BIASED_LAUNCH, **BIASED_SIZES)
     assert "b_pack" not in device(one(site, "vectorize", width=4))
+
+
+def test_a_block_that_callers_choose_becomes_the_one_that_the_grid_is_for() -> None:
+    """`encoder_forward_kernel2` of llm.c: its host function takes the block's size, and the new grid was for 256 threads."""
+    launch = "    scale<<<(n + block_size - 1) / block_size, block_size>>>(x, y, a, n);"
+    sizes: Any = {"sizes": [{"n": 1 << 24, "block_size": 256}], "check": [{"n": 1003, "block_size": 256}]}
+    site = make(SCALE, launch, **sizes, host="int block_size")
+    for rule in ("vectorize", "coarsen"):
+        for proposal in propose(site, rule):
+            edited = after(site, proposal)
+            blocks = evaluate(edited.program, edited.spec, 0, {"n": 5000, "block_size": 64})
+            each = int(proposal.parameters.get("width", proposal.parameters.get("factor", 1)))
+            assert blocks.block == (256, 1, 1)
+            assert blocks.grid[0] * 256 * each >= 5000
+            assert_equal(site, [edited], [{"n": 5000, "block_size": 64}])
+    # A block that is the same for every caller stays as it is written.
+    assert "const int threads = 256;" in host(
+        one(
+            make(
+                SCALE, "    const int threads = 256;\n    scale<<<(n + threads - 1) / threads, threads>>>(x, y, a, n);"
+            ),
+            "vectorize",
+            width=4,
+        )
+    )

@@ -33,16 +33,18 @@ def make(
     check: Sequence[Mapping[str, int]] = ({"n": 1}, {"n": 1003}),
     elements: Mapping[str, str] | None = None,
     newline: str = "\n",
+    host: str = "",
 ) -> Site:
     """The site of the one kernel in `device`, launched by the host lines `launch`.
 
-    Scalars take the size of their own name; `elements` gives the number of elements of buffers (default: `n`).
+    Scalars take the size of their own name; `elements` gives the number of elements of buffers (default: `n`), `host` more parameters of
+    the function that launches.
     """
     text = device.strip("\n") + _HOST + "void run(HOST) {\n" + launch.strip("\n") + "\n}\n"
     unit = parse(text.replace("(HOST)", "()").encode(), PATH)
     kernel = unit.kernels[0]
-    host = ", ".join(unit.text(p.span) for p in kernel.parameters)
-    data = text.replace("(HOST)", f"({host})").replace("\n", newline).encode()
+    given = ", ".join([*(unit.text(p.span) for p in kernel.parameters), *([host] if host else [])])
+    data = text.replace("(HOST)", f"({given})").replace("\n", newline).encode()
     arguments = []
     for parameter in kernel.parameters:
         role: Role = "scalar" if not parameter.pointer else "in" if parameter.const else "inout"

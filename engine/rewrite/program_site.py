@@ -10,8 +10,9 @@ from engine.cuda.kernel import Kernel, LaunchSite, Unit
 from engine.cuda.launch import sites
 from engine.cuda.macros import object_macros
 from engine.cuda.parse import parse
-from engine.model import Program, Target
-from engine.rewrite import LaunchConfig, OptimlError, Site
+from engine.errors import OptimlError
+from engine.model import LaunchConfig, Program, Target
+from engine.rewrite.site import Site
 from engine.spec.kernel_spec import KernelSpec, Step
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import relaunched
