@@ -64,7 +64,7 @@ class Opening:
 class Request:
     """One question: `op` is "open", "evaluate", "expect" (it will likely be confirmed), "confirm" or "close".
 
-    `incumbent` is a key; its code comes once.
+    `incumbent` is a key; its code comes once. `any_speed` belongs to "confirm".
     """
 
     op: str
@@ -75,6 +75,7 @@ class Request:
     incumbent_built: BuiltHead | None = None
     brief: bool = False
     again: bool = False
+    any_speed: bool = False
 
 
 @dataclass(frozen=True)

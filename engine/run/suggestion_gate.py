@@ -13,15 +13,16 @@ from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
 from engine.evaluate import guardrails, steering
 from engine.evaluate.build import Builder, BuildOptions
-from engine.model import Evaluation, Guardrail, Program
+from engine.model import Evaluation, Guardrail, Program, VerifiedInstance
 from engine.predict.targets import figures_for, target_for
 from engine.run.end_to_end import end_to_end
-from engine.run.whole_check import WholeCheck
+from engine.run.instance_check import INSTANCES, InstanceCheck
+from engine.run.whole_check import WholeCheck, WholeVerdict, joined
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.assumptions import assumptions
 from engine.verify.defences import ALL, Defences
-from engine.verify.names import NAMES, names
+from engine.verify.names import NAMES, names, visible_instances
 from engine.verify.screen import screen
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Gate:
         self._machine, self._spec, self._root, self._spec_path = machine, spec, root, spec_path
         self._limits, self._defences = conditions.limits, conditions.defences
         self._whole = WholeCheck(spec, root, machine.arch, machine.box, machine.cache / "whole")
+        self._instances = InstanceCheck(machine, spec, root, spec_path, conditions.limits, conditions.defences)
         self._targets = [t for t in dict.fromkeys(conditions.targets) if t.rstrip("a") != machine.arch.rstrip("a")]
 
     def begin(self, original: Program, built: Built) -> None:
@@ -66,15 +68,21 @@ class Gate:
         for arch in self._targets:
             verdicts += self._other_target(arch, original, built.program)
         if self._defences.names:
-            verdicts += self._names(original, built.program)
+            verdicts.append(self._names(original, built.program))
         if self._defences.assumptions:
             try:
                 verdicts += assumptions(original, built.program, self._spec)
             except OptimlError as error:
                 verdicts.append(Guardrail("assumptions about callers", "not checked", error.what))
-        if self._defences.whole_build and not any(verdict.verdict == "failed" for verdict in verdicts):
-            verdicts += self._whole.judge(original, built)
-        judged = replace(evaluation, guardrails=(*evaluation.guardrails, *verdicts))
+        whole = WholeVerdict(())
+        if self._defences.whole_build and not _failed(verdicts):
+            whole = self._whole.judge(original, built)
+            verdicts += whole.guardrails
+        instances: tuple[VerifiedInstance, ...] = ()
+        if (self._defences.names or self._defences.whole_build) and not _failed(verdicts):
+            found, instances = self._other_instances(original, built, whole)
+            verdicts = list(joined([*verdicts, *found]))
+        judged = replace(evaluation, guardrails=(*evaluation.guardrails, *verdicts), instances=instances)
         if guardrails.broken(judged) is None and self._limits.command:
             judged = replace(judged, guardrails=(*judged.guardrails, self._end_to_end(original, built.program)))
         return guardrails.applied(judged)
@@ -91,11 +99,29 @@ class Gate:
         except OptimlError as error:
             return guardrails.scope(f"cannot be read: {error.what}")
 
-    def _names(self, original: Program, candidate: Program) -> tuple[Guardrail, ...]:
+    def _names(self, original: Program, candidate: Program) -> Guardrail:
         try:
             return names(original, candidate, self._whole.around(original, candidate), self._spec)
         except OptimlError as error:
-            return (Guardrail(NAMES, "not checked", error.what),)
+            return Guardrail(NAMES, "not checked", error.what)
+
+    def _other_instances(
+        self, original: Program, built: Built, whole: WholeVerdict
+    ) -> tuple[list[Guardrail], tuple[VerifiedInstance, ...]]:
+        """The verdicts on the instances that the whole build or the text shows to be changed."""
+        changed = [instance.name for instance in whole.instances]
+        if self._defences.names:
+            try:
+                around = self._whole.around(original, built.program)
+                changed += visible_instances(original, built.program, around, self._spec)
+            except OptimlError as error:
+                return [Guardrail(INSTANCES, "not checked", error.what)], ()
+        verdict = self._instances.judge(original, built, changed)
+        found = [verdict.guardrail]
+        for instance in whole.instances:
+            if (own := verdict.built.get(instance.name)) is not None:
+                found.append(self._whole.instance(instance, own))
+        return found, verdict.instances
 
     def _other_target(self, arch: str, original: Program, candidate: Program) -> list[Guardrail]:
         """Whether a declared target's compiler takes it, and whether its launches fit there."""
@@ -134,3 +160,7 @@ class Gate:
             return end_to_end(
                 self._root, changed, self._limits, machine.box, machine.scratch, gpu=machine.mode == "measured"
             )
+
+
+def _failed(verdicts: Sequence[Guardrail]) -> bool:
+    return any(verdict.verdict == "failed" for verdict in verdicts)

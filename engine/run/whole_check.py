@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from posixpath import basename
@@ -21,19 +21,37 @@ from engine.model import Guardrail, Program
 from engine.process.sandbox import NoSandbox, Sandbox
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.whole_build import (
+    changed_kernels,
     host_problem,
     including,
-    kernel_problem,
     same_kernels,
     verified_problem,
     with_lines_of,
 )
 
 HOST = "host code unchanged except for the launch (nvcc build of the whole file)"
-OTHERS = "other kernels and instances unchanged (nvcc build of the whole file)"
+OTHERS = "other kernels unchanged (nvcc build of the whole file)"
 VERIFIED = "machine code of the nvcc build equals the verified one"
 BUILT = "patched files build with nvcc"
 _MOST_UNITS = 4  # of files that are built for one suggestion: each takes a second or two. Ours
+
+
+@dataclass(frozen=True)
+class ChangedInstance:
+    """Another instance of the spec's kernel whose machine code a suggestion changes, and the patched unit that it is built in."""
+
+    name: str  # its name expression, "k<__half, 128>"
+    unit: str
+    files: Mapping[str, bytes] = field(repr=False)
+    whole: WholeFile = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WholeVerdict:
+    """The guardrails of a suggestion's files, and the other instances that have to be verified before it can be suggested."""
+
+    guardrails: tuple[Guardrail, ...]
+    instances: tuple[ChangedInstance, ...] = ()
 
 
 class WholeCheck:
@@ -51,12 +69,12 @@ class WholeCheck:
         instances = (f"{s.kernel}<{s.template_args}>" for s in spec.steps if s.template_args)
         self._instances = tuple(dict.fromkeys(instances))
         self._before: dict[str, Future[WholeFile]] = {}
-        self._begun: tuple[Program, Future[tuple[Guardrail, ...]]] | None = None
+        self._begun: tuple[Program, Future[WholeVerdict]] | None = None
         self._others = lru_cache(maxsize=4)(self._including)
 
     def begin(self, original: Program, built: Built) -> None:
         """Begin with what `judge` will be asked for if the suggestion is confirmed, beside the confirmation."""
-        verdicts: Future[tuple[Guardrail, ...]] = Future()
+        verdicts: Future[WholeVerdict] = Future()
         before, self._begun = self._begun, (built.program, verdicts)
 
         def work() -> None:
@@ -70,8 +88,8 @@ class WholeCheck:
         # A daemon: whoever refuses the suggestion does not wait for it.
         threading.Thread(target=work, daemon=True).start()
 
-    def judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
-        """The guardrails of one confirmed suggestion. Several seconds where files are large."""
+    def judge(self, original: Program, built: Built) -> WholeVerdict:
+        """The verdict on one confirmed suggestion. Several seconds where files are large."""
         begun, self._begun = self._begun, None
         if begun is not None and begun[0].digest == built.program.digest:
             return begun[1].result()
@@ -79,26 +97,32 @@ class WholeCheck:
             wait([begun[1]])
         return self._verdicts(original, built)
 
-    def _verdicts(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
+    def instance(self, changed: ChangedInstance, built: Built) -> Guardrail:
+        """Whether the machine code of an instance is what was verified of it."""
+        try:
+            return self._verified(changed.unit, changed.whole, changed.files, built, (changed.name,))
+        except OptimlError as error:
+            return Guardrail(VERIFIED, "not checked", f"{changed.name}: {_said(error)}")
+
+    def _verdicts(self, original: Program, built: Built) -> WholeVerdict:
         found = self._judge(original, built)
-        if self._builds.taken and any(verdict.verdict == "failed" for verdict in found):
+        if self._builds.taken and any(verdict.verdict == "failed" for verdict in found.guardrails):
             self._builds.forget()
             self._before.clear()
             found = self._judge(original, built)
         return found
 
-    def _judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
+    def _judge(self, original: Program, built: Built) -> WholeVerdict:
         candidate = built.program
         if find_nvcc() is None:
-            return (Guardrail(BUILT, "not checked", "nvcc is not installed"),)
+            return WholeVerdict((Guardrail(BUILT, "not checked", "nvcc is not installed"),))
         changed = tuple(sorted(p for p, data in candidate.files.items() if original.files.get(p) != data))
         files = {**self.around(original, candidate), **original.files}
         sources = {path: data for path, data in files.items() if not path.endswith(".toml")}
         units = list(including(sources, changed))
         if not units:
-            return (
-                Guardrail(BUILT, "not checked", "the change is in a header that no file of the repository includes"),
-            )
+            nowhere = "the change is in a header that no file of the repository includes"
+            return WholeVerdict((Guardrail(BUILT, "not checked", nowhere),))
         patched = {
             **sources,
             **{p: with_lines_of(original.files[p], candidate.files[p]) for p in changed if p in sources},
@@ -106,24 +130,28 @@ class WholeCheck:
         main = next((unit for unit in (original.kernel_file, self._spec.compile.unit) if unit in units), units[0])
         units.sort(key=lambda unit: unit != main)
         verdicts: list[Guardrail] = []
+        others: list[ChangedInstance] = []
         with ThreadPoolExecutor(2, thread_name_prefix="whole") as executor:
             started: list[tuple[str, Future[WholeFile], Future[WholeFile]]] = []
             for unit in units[:_MOST_UNITS]:
-                before = self._before.setdefault(unit, executor.submit(self._build, sources, unit, main))
-                started.append((unit, before, executor.submit(self._build, patched, unit, main)))
+                uses = self._instances if unit == main else ()
+                before = self._before.setdefault(unit, executor.submit(self._build, sources, unit, uses))
+                started.append((unit, before, executor.submit(self._build, patched, unit, uses)))
             for unit, before, after in started:
-                verdicts += self._compared(unit, before, after, _Judged(patched, original, built, main))
+                found, instances = self._compared(unit, before, after, _Judged(patched, original, built, main))
+                verdicts += found
+                others += instances
         if len(units) > _MOST_UNITS:
             verdicts.append(Guardrail(BUILT, "not checked", f"{len(units) - _MOST_UNITS} further files include it"))
-        return _joined(verdicts)
+        return WholeVerdict(joined(verdicts), tuple(others))
 
     def around(self, original: Program, candidate: Program) -> dict[str, bytes]:
         """The files of the repository that include a changed one, with their headers, by relative path."""
         changed = sorted(p for p, data in candidate.files.items() if original.files.get(p) != data)
         return self._others(tuple(basename(path) for path in changed))
 
-    def _build(self, files: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
-        return self._builds.build(files, unit, self._options, self._instances if unit == main else ())
+    def _build(self, files: Mapping[str, bytes], unit: str, uses: Sequence[str]) -> WholeFile:
+        return self._builds.build(files, unit, self._options, uses)
 
     def _including(self, names: tuple[str, ...]) -> dict[str, bytes]:
         found = including_files(self._root, names)
@@ -133,38 +161,43 @@ class WholeCheck:
 
     def _compared(
         self, unit: str, before: Future[WholeFile], after: Future[WholeFile], judged: _Judged
-    ) -> list[Guardrail]:  # fmt: skip
+    ) -> tuple[list[Guardrail], list[ChangedInstance]]:  # fmt: skip
         try:
             old = before.result()
         except OptimlError as error:
-            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")]
+            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")], []
         try:
             new = after.result()
         except CompileTimeout as error:
-            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")]
+            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")], []
         except OptimlError as error:
-            return [Guardrail(BUILT, "failed", f"{unit}: {_said(error)}")]
+            return [Guardrail(BUILT, "failed", f"{unit}: {_said(error)}")], []
         found: list[Guardrail] = []
+        instances: list[ChangedInstance] = []
         try:
             host = host_problem(old, new, judged.files, judged.original, self._spec)
             found.append(Guardrail(HOST, "failed", f"{unit}: {host}") if host else Guardrail(HOST, "passed"))
-            other = kernel_problem(old, new, self._spec, judged.built.binary.entries)
+            changed = changed_kernels(old, new, self._spec, judged.built.binary.entries)
+            other = next((kernel.problem for kernel in changed if not kernel.instance), None)
             found.append(Guardrail(OTHERS, "failed", f"{unit}: {other}") if other else Guardrail(OTHERS, "passed"))
+            instances += [ChangedInstance(k.instance, unit, judged.files, new) for k in changed if k.instance]
             if unit == judged.main:
-                found.append(self._verified(unit, new, judged))
+                found.append(self._verified(unit, new, judged.files, judged.built, self._instances))
         except OptimlError as error:
-            return [*found, Guardrail(BUILT, "not checked", f"{unit}: {_said(error)}")]
-        return found
+            found.append(Guardrail(BUILT, "not checked", f"{unit}: {_said(error)}"))
+        return found, instances
 
-    def _verified(self, unit: str, whole: WholeFile, judged: _Judged) -> Guardrail:
+    def _verified(
+        self, unit: str, whole: WholeFile, files: Mapping[str, bytes], built: Built, uses: Sequence[str]
+    ) -> Guardrail:
         """The verified text came from NVRTC. Where nvcc makes other code of it, what nvcc makes of that text alone decides."""
-        binary = judged.built.binary
+        binary = built.binary
         kind, entry = verified_problem(whole, binary)
         if kind == "missing":
             return Guardrail(VERIFIED, "not checked", f"the build contains no machine code of '{entry[:80]}'")
         if not kind:
             return Guardrail(VERIFIED, "passed")
-        alone = self._build({**judged.files, unit: judged.built.text.encode()}, unit, unit)
+        alone = self._build({**files, unit: built.text.encode()}, unit, uses)
         if same_kernels(whole, alone, binary.entries):
             return Guardrail(VERIFIED, "passed", "equals nvcc's build of the verified text; NVRTC's build differs")
         return Guardrail(
@@ -187,7 +220,7 @@ def _said(error: OptimlError) -> str:
     return f"{error.what}{where}"
 
 
-def _joined(verdicts: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
+def joined(verdicts: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
     """One verdict for each condition: the worst over the files."""
     order = {"failed": 0, "not checked": 1, "passed": 2}
     found: dict[str, Guardrail] = {}

@@ -12,12 +12,13 @@ from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
 from engine.evaluate.guardrails import LIMITS
 from engine.model import Evaluation, Measurement, Outcome
+from engine.run.instance_check import INSTANCES
 from engine.run.machine import make_machine
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED
 from engine.settings.config import Guardrails
 from engine.spec.find import find_spec
-from engine.verify.names import INSTANCES, NAMES
+from engine.verify.names import NAMES
 from tests.runtime import with_runtime
 
 PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "kernels" / "saxpy.cu"

@@ -1,0 +1,171 @@
+"""Other instances of the kernel's template that an edit changes: verified as the spec's own is, or the reason why an edit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.compile.built import Built
+from engine.errors import OptimlError, SpecError
+from engine.evaluate.cpu import CpuEvaluator
+from engine.evaluate.guardrails import broken
+from engine.model import PASSED, Evaluation, Guardrail, Measurement, Outcome, Program, VerifiedInstance
+from engine.predicted_number import approximate
+from engine.settings.config import Guardrails
+from engine.spec.instance_spec import instance_specs
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import relaunched
+from engine.verify.defences import Defences
+from engine.verify.host_object import public_name
+
+if TYPE_CHECKING:
+    from engine.evaluate.evaluator import Evaluator
+    from engine.run.machine import Machine
+
+INSTANCES = "other instances of the kernel unchanged or verified"
+_MOST = 4  # instances that are verified for one suggestion: each takes as long as a confirmation. Ours
+
+
+@dataclass(frozen=True)
+class InstanceVerdict:
+    """The guardrail, the instances that were verified, and what was built of each, by its name expression."""
+
+    guardrail: Guardrail
+    instances: tuple[VerifiedInstance, ...] = ()
+    built: dict[str, Built] = field(default_factory=dict)
+
+
+@dataclass
+class _NotVerified(OptimlError):
+    """An instance that an edit changes and that is not verified, or not correct."""
+
+
+@dataclass(frozen=True)
+class InstanceCheck:
+    """Verifies candidates of one spec of the repository at `root` on other instances of its kernels."""
+
+    machine: Machine
+    spec: KernelSpec
+    root: Path
+    spec_path: str | None
+    limits: Guardrails
+    defences: Defences
+
+    def judge(self, original: Program, candidate: Built, changed: Iterable[str]) -> InstanceVerdict:
+        """The verdict on the instances that the candidate may change, by their name expressions. Each takes seconds."""
+        names = list(dict.fromkeys(changed))
+        if len(names) > _MOST:
+            what = f"changes {len(names)} other instances ({', '.join(names)[:200]}), and at most {_MOST} are verified"
+            return InstanceVerdict(Guardrail(INSTANCES, "failed", what))
+        verified: dict[tuple[str, ...], tuple[VerifiedInstance, str]] = {}
+        built: dict[str, Built] = {}
+        for name in names:
+            try:
+                found, evaluation = self._verified(original, candidate, name, verified)
+            except OptimlError as error:
+                return InstanceVerdict(Guardrail(INSTANCES, "failed", f"changes {name[:120]}, {error.what}"))
+            if found is None:
+                continue
+            built[name] = found
+            if evaluation is not None and evaluation.measurement is not None:
+                instance = VerifiedInstance(name, evaluation.measurement)
+                verified[_entries(found)] = instance, _described(instance, evaluation)
+        if not verified:
+            return InstanceVerdict(Guardrail(INSTANCES, "passed"), built=built)
+        detail = "; ".join(said for _, said in verified.values())
+        instances = tuple(instance for instance, _ in verified.values())
+        return InstanceVerdict(Guardrail(INSTANCES, "passed", f"also verified: {detail}"), instances, built)
+
+    def _verified(
+        self, original: Program, candidate: Built, name: str, verified: Iterable[tuple[str, ...]]
+    ) -> tuple[Built | None, Evaluation | None]:
+        """What was built of a candidate's instance, and its evaluation: None where it is unchanged or was verified under another name.
+
+        Raises OptimlError with the end of the sentence "changes k<half>, …".
+        """
+        problem = ""
+        for spec in self._specs(original, name):
+            try:
+                return self._with_spec(original, candidate, spec, verified)
+            except _NotVerified:
+                raise
+            except OptimlError as error:  # its original does not build, or proves nothing
+                problem = problem or error.what
+        raise _NotVerified(f"which cannot be verified: {problem}")
+
+    def _specs(self, original: Program, name: str) -> tuple[KernelSpec, ...]:
+        try:
+            return instance_specs(original, self.spec, name)
+        except (SpecError, KeyError) as error:
+            why = error.what if isinstance(error, SpecError) else "its template is not in the kernel's file"
+            raise _NotVerified(f"which cannot be verified: {why}") from None
+
+    def _with_spec(
+        self, original: Program, candidate: Built, spec: KernelSpec, verified: Iterable[tuple[str, ...]]
+    ) -> tuple[Built | None, Evaluation | None]:
+        """Raises `_NotVerified` where the candidate's instance is incorrect or too slow, OptimlError where the original's is not valid."""
+        machine, program = self.machine, candidate.program
+        builder = machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
+        first = builder.original(original)
+        try:
+            if [s.launch for s in relaunched(program, spec).steps] != [
+                s.launch for s in spec.steps
+            ] and not spec.origin:
+                raise OptimlError("the edit changes the launch that the spec declares")
+            built = builder.candidate(program, by_rules=candidate.by_rules)
+        except OptimlError as error:
+            raise _NotVerified(f"which does not build: {error.what}") from None
+        if built.identity == first.identity or _entries(built) in verified:
+            return built, None
+        with closing(machine.evaluator_with(spec, builder)) as evaluator:
+            evaluation = self._evaluated(evaluator, original, candidate)
+        if failed := broken(evaluation):
+            raise _NotVerified(f"which fails the guardrail '{failed.name}': {failed.detail}")
+        if evaluation.outcome not in PASSED:
+            raise _NotVerified(_ending(evaluation))
+        return built, evaluation
+
+    def _evaluated(self, evaluator: Evaluator, original: Program, candidate: Built) -> Evaluation:
+        if isinstance(evaluator, CpuEvaluator):
+            evaluator.speeds.lenient = True  # it is asked for correctness
+        with self.machine.turns if self.machine.mode == "measured" else nullcontext():
+            evaluator.open(original)
+        try:
+            return evaluator.confirm(evaluator.build(candidate.program, by_rules=candidate.by_rules), any_speed=True)
+        except OptimlError as error:
+            raise _NotVerified(f"which cannot be verified: {error.what}") from None
+
+
+def _entries(built: Built) -> tuple[str, ...]:
+    return tuple(public_name(entry) for entry in built.binary.entries)
+
+
+def _ending(evaluation: Evaluation) -> str:
+    reason = evaluation.failure.reason if evaluation.failure is not None else evaluation.outcome.value
+    case = f" in case {evaluation.failure.case}" if evaluation.failure is not None and evaluation.failure.case else ""
+    how = "which is incorrect" if evaluation.outcome is Outcome.WRONG_RESULT else "which is not confirmed"
+    return f"{how}: {reason}{case}"
+
+
+def _described(instance: VerifiedInstance, evaluation: Evaluation) -> str:
+    unchecked = [guardrail.name for guardrail in evaluation.guardrails if guardrail.verdict == "not checked"]
+    without = f", not checked: {', '.join(unchecked)}" if unchecked else ""
+    return f"{instance.name} ({speed(instance.measurement)}{without})"
+
+
+def speed(measured: Measurement) -> str:
+    """A speedup with its interval, or as predicted."""
+    if measured.predicted:
+        return f"predicted {approximate(measured.ratio)}×"
+    return f"{measured.ratio:.2f}×, 95 % interval {measured.low:.2f} to {measured.high:.2f}"
+
+
+def described(instances: Iterable[VerifiedInstance]) -> Iterator[str]:
+    """ "k<half> (1.18×)" of each verified instance, for a sentence."""
+    for instance in instances:
+        measured = instance.measurement
+        ratio = f"predicted {approximate(measured.ratio)}" if measured.predicted else f"{measured.ratio:.2f}"
+        yield f"{instance.name} ({ratio}×)"
