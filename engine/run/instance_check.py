@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Iterable
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +22,12 @@ from engine.verify.defences import Defences
 from engine.verify.host_object import public_name
 
 if TYPE_CHECKING:
+    from engine.evaluate.build import Builder
     from engine.evaluate.evaluator import Evaluator
     from engine.run.machine import Machine
 
 INSTANCES = "other instances of the kernel unchanged or verified"
+_UNVERIFIABLE = "which cannot be verified"
 _MOST = 4  # instances that are verified for one suggestion: each takes as long as a confirmation. Ours
 
 
@@ -53,6 +55,33 @@ class InstanceCheck:
     spec_path: str | None
     limits: Guardrails
     defences: Defences
+    unverifiable: dict[str, str] = field(default_factory=dict)  # why, by name expression: no edit mends that
+
+    def look_ahead(self, original: Program, name: str) -> str:
+        """Why an instance cannot be verified, as far as building it shows; "" where nothing speaks against it."""
+        try:
+            for spec in self._specs(original, name):
+                with suppress(OptimlError):
+                    self._builder(spec).original(original)
+                    return ""
+            self._builder(spec).original(original)
+        except OptimlError as error:
+            return self.unverifiable.setdefault(name, error.what)
+        return ""
+
+    def known(self, original: Program, candidate: Built) -> Guardrail | None:
+        """The verdict on a candidate that changes an instance of which is known that it cannot be verified; None: not known. Compiles."""
+        for name, why in self.unverifiable.items():
+            with suppress(OptimlError):
+                spec = self._specs(original, name)[0]
+                builder = self._builder(spec)
+                first, built = builder.original(original), builder.candidate(candidate.program)
+                if first.binary.code_hash != built.binary.code_hash:
+                    return _failed(name, f"{_UNVERIFIABLE}: {why}")
+        return None
+
+    def _builder(self, spec: KernelSpec) -> Builder:
+        return self.machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
 
     def judge(self, original: Program, candidate: Built, changed: Iterable[str]) -> InstanceVerdict:
         """The verdict on the instances that the candidate may change, by their name expressions. Each takes seconds."""
@@ -66,7 +95,7 @@ class InstanceCheck:
             try:
                 found, evaluation = self._verified(original, candidate, name, verified)
             except OptimlError as error:
-                return InstanceVerdict(Guardrail(INSTANCES, "failed", f"changes {name[:120]}, {error.what}"))
+                return InstanceVerdict(_failed(name, error.what))
             if found is None:
                 continue
             built[name] = found
@@ -87,28 +116,31 @@ class InstanceCheck:
         Raises OptimlError with the end of the sentence "changes k<half>, …".
         """
         problem = ""
-        for spec in self._specs(original, name):
-            try:
-                return self._with_spec(original, candidate, spec, verified)
-            except _NotVerified:
-                raise
-            except OptimlError as error:  # its original does not build, or proves nothing
-                problem = problem or error.what
-        raise _NotVerified(f"which cannot be verified: {problem}")
+        try:
+            for spec in self._specs(original, name):
+                try:
+                    return self._with_spec(original, candidate, spec, verified)
+                except _NotVerified:
+                    raise
+                except OptimlError as error:  # its original does not build, or proves nothing
+                    problem = problem or error.what
+        except SpecError as error:
+            problem = error.what
+        self.unverifiable[name] = problem
+        raise _NotVerified(f"{_UNVERIFIABLE}: {problem}")
 
     def _specs(self, original: Program, name: str) -> tuple[KernelSpec, ...]:
+        """Raises SpecError where no spec can be made."""
         try:
             return instance_specs(original, self.spec, name)
-        except (SpecError, KeyError) as error:
-            why = error.what if isinstance(error, SpecError) else "its template is not in the kernel's file"
-            raise _NotVerified(f"which cannot be verified: {why}") from None
+        except KeyError:
+            raise SpecError("its template is not in the kernel's file") from None
 
     def _with_spec(
         self, original: Program, candidate: Built, spec: KernelSpec, verified: Iterable[tuple[str, ...]]
     ) -> tuple[Built | None, Evaluation | None]:
         """Raises `_NotVerified` where the candidate's instance is incorrect or too slow, OptimlError where the original's is not valid."""
-        machine, program = self.machine, candidate.program
-        builder = machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
+        machine, program, builder = self.machine, candidate.program, self._builder(spec)
         first = builder.original(original)
         try:
             if [s.launch for s in relaunched(program, spec).steps] != [
@@ -136,7 +168,11 @@ class InstanceCheck:
         try:
             return evaluator.confirm(evaluator.build(candidate.program, by_rules=candidate.by_rules), any_speed=True)
         except OptimlError as error:
-            raise _NotVerified(f"which cannot be verified: {error.what}") from None
+            raise _NotVerified(f"{_UNVERIFIABLE}: {error.what}") from None
+
+
+def _failed(name: str, why: str) -> Guardrail:
+    return Guardrail(INSTANCES, "failed", f"changes {name[:120]}, {why}")
 
 
 def _entries(built: Built) -> tuple[str, ...]:
@@ -153,19 +189,10 @@ def _ending(evaluation: Evaluation) -> str:
 def _described(instance: VerifiedInstance, evaluation: Evaluation) -> str:
     unchecked = [guardrail.name for guardrail in evaluation.guardrails if guardrail.verdict == "not checked"]
     without = f", not checked: {', '.join(unchecked)}" if unchecked else ""
-    return f"{instance.name} ({speed(instance.measurement)}{without})"
+    return f"{instance.name} ({_speed(instance.measurement)}{without})"
 
 
-def speed(measured: Measurement) -> str:
-    """A speedup with its interval, or as predicted."""
+def _speed(measured: Measurement) -> str:
     if measured.predicted:
         return f"predicted {approximate(measured.ratio)}×"
     return f"{measured.ratio:.2f}×, 95 % interval {measured.low:.2f} to {measured.high:.2f}"
-
-
-def described(instances: Iterable[VerifiedInstance]) -> Iterator[str]:
-    """ "k<half> (1.18×)" of each verified instance, for a sentence."""
-    for instance in instances:
-        measured = instance.measurement
-        ratio = f"predicted {approximate(measured.ratio)}" if measured.predicted else f"{measured.ratio:.2f}"
-        yield f"{instance.name} ({ratio}×)"

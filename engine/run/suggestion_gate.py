@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +40,9 @@ class SuggestionConditions:
     defences: Defences = ALL
 
 
+_VERIFIED_TOO = "of the same template is verified as well before an edit that changes it is suggested"
+
+
 class Gate:
     """The guardrails that need neither the GPU's worker nor the CPU's: for one spec of the repository at `root`."""
 
@@ -54,6 +59,27 @@ class Gate:
         """Begin with what takes long of `judge`, beside the confirmation: where a GPU confirms and compilers have cores left."""
         if self._machine.mode == "measured" and self._machine.jobs >= LEAST_CORES and self._defences.whole_build:
             self._whole.begin(original, built)
+
+    def look_ahead(self, original: Built, say: Callable[[str], None]) -> None:
+        """Find, in a thread, the other instances of the kernel that an edit would change, and say what becomes of such an edit."""
+        if self._defences.whole_build and any(step.template_args for step in self._spec.steps):
+            # A daemon: a search that ends sooner does not wait for it.
+            threading.Thread(target=self._look_ahead, args=(original, say), daemon=True).start()
+
+    def _look_ahead(self, original: Built, say: Callable[[str], None]) -> None:
+        with suppress(OptimlError):  # then a suggestion's guardrail says that the file cannot be built
+            for name in self._whole.other_instances(original):
+                why = self._instances.look_ahead(original.program, name)
+                say(_cannot(name, why) if why else f"the instance {name} {_VERIFIED_TOO}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What kept edits from being suggested, in sentences."""
+        return tuple(_cannot(name, why) for name, why in self._instances.unverifiable.items())
+
+    def known(self, original: Program, built: Built) -> Guardrail | None:
+        """A guardrail of which is known that the candidate fails it; None where its confirmation is worth its time."""
+        return self._instances.known(original, built)
 
     def judge(self, evaluation: Evaluation, original: Program, built: Built) -> Evaluation:
         """A confirmed evaluation with the further verdicts; GUARDRAIL where one failed. The cheap ones come first."""
@@ -160,6 +186,10 @@ class Gate:
             return end_to_end(
                 self._root, changed, self._limits, machine.box, machine.scratch, gpu=machine.mode == "measured"
             )
+
+
+def _cannot(name: str, why: str) -> str:
+    return f"the instance {name} cannot be verified, so no edit that changes it is suggested: {why}"
 
 
 def _failed(verdicts: Sequence[Guardrail]) -> bool:

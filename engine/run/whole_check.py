@@ -20,6 +20,8 @@ from engine.errors import OptimlError
 from engine.model import Guardrail, Program
 from engine.process.sandbox import NoSandbox, Sandbox
 from engine.spec.kernel_spec import KernelSpec
+from engine.spec.tables import split_kernel
+from engine.verify.host_object import public_name
 from engine.verify.whole_build import (
     changed_kernels,
     host_problem,
@@ -41,6 +43,7 @@ class ChangedInstance:
     """Another instance of the spec's kernel whose machine code a suggestion changes, and the patched unit that it is built in."""
 
     name: str  # its name expression, "k<__half, 128>"
+    entry: str
     unit: str
     files: Mapping[str, bytes] = field(repr=False)
     whole: WholeFile = field(repr=False)
@@ -99,6 +102,8 @@ class WholeCheck:
 
     def instance(self, changed: ChangedInstance, built: Built) -> Guardrail:
         """Whether the machine code of an instance is what was verified of it."""
+        if changed.entry not in map(public_name, built.binary.entries):
+            return Guardrail(VERIFIED, "failed", f"'{changed.name}' names another kernel than '{changed.entry[:80]}'")
         try:
             return self._verified(changed.unit, changed.whole, changed.files, built, (changed.name,))
         except OptimlError as error:
@@ -117,9 +122,7 @@ class WholeCheck:
         if find_nvcc() is None:
             return WholeVerdict((Guardrail(BUILT, "not checked", "nvcc is not installed"),))
         changed = tuple(sorted(p for p, data in candidate.files.items() if original.files.get(p) != data))
-        files = {**self.around(original, candidate), **original.files}
-        sources = {path: data for path, data in files.items() if not path.endswith(".toml")}
-        units = list(including(sources, changed))
+        sources, units = self._units(original, changed)
         if not units:
             nowhere = "the change is in a header that no file of the repository includes"
             return WholeVerdict((Guardrail(BUILT, "not checked", nowhere),))
@@ -127,16 +130,14 @@ class WholeCheck:
             **sources,
             **{p: with_lines_of(original.files[p], candidate.files[p]) for p in changed if p in sources},
         }
-        main = next((unit for unit in (original.kernel_file, self._spec.compile.unit) if unit in units), units[0])
-        units.sort(key=lambda unit: unit != main)
+        main = units[0]
         verdicts: list[Guardrail] = []
         others: list[ChangedInstance] = []
         with ThreadPoolExecutor(2, thread_name_prefix="whole") as executor:
             started: list[tuple[str, Future[WholeFile], Future[WholeFile]]] = []
             for unit in units[:_MOST_UNITS]:
-                uses = self._instances if unit == main else ()
-                before = self._before.setdefault(unit, executor.submit(self._build, sources, unit, uses))
-                started.append((unit, before, executor.submit(self._build, patched, unit, uses)))
+                before = executor.submit(self._first, sources, unit, main)
+                started.append((unit, before, executor.submit(self._build, patched, unit, self._uses(unit, main))))
             for unit, before, after in started:
                 found, instances = self._compared(unit, before, after, _Judged(patched, original, built, main))
                 verdicts += found
@@ -145,10 +146,51 @@ class WholeCheck:
             verdicts.append(Guardrail(BUILT, "not checked", f"{len(units) - _MOST_UNITS} further files include it"))
         return WholeVerdict(joined(verdicts), tuple(others))
 
+    def other_instances(self, original: Built) -> tuple[str, ...]:
+        """The name expressions of the instances of the spec's kernels that the original's files have beside its own.
+
+        Takes a build of each file. Raises OptimlError where the kernel's own file does not build.
+        """
+        program = original.program
+        sources, units = self._units(program, (program.kernel_file,))
+        own, found = set(map(public_name, original.binary.entries)), dict[str, None]()
+        kernels = {step.kernel.rpartition("::")[2] for step in self._spec.steps}
+        for unit in units[:_MOST_UNITS] if find_nvcc() is not None else ():
+            for entry, name in self._first(sources, unit, units[0]).kernels.items():
+                if (
+                    public_name(entry) not in own
+                    and "<" in name
+                    and split_kernel(name)[0].rpartition("::")[2] in kernels
+                ):
+                    found[name] = None
+        return tuple(found)
+
+    def _units(self, original: Program, changed: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
+        """The sources of the include graph, and those that have to be built, the first of which holds the verified kernels."""
+        files = {**self._others(tuple(sorted(basename(path) for path in changed))), **original.files}
+        sources = {path: data for path, data in files.items() if not path.endswith(".toml")}
+        units = list(including(sources, changed))
+        main = next((unit for unit in (original.kernel_file, self._spec.compile.unit) if unit in units), None)
+        return sources, sorted(units, key=lambda unit: unit != main)
+
     def around(self, original: Program, candidate: Program) -> dict[str, bytes]:
         """The files of the repository that include a changed one, with their headers, by relative path."""
         changed = sorted(p for p, data in candidate.files.items() if original.files.get(p) != data)
         return self._others(tuple(basename(path) for path in changed))
+
+    def _uses(self, unit: str, main: str) -> tuple[str, ...]:
+        return self._instances if unit == main else ()
+
+    def _first(self, sources: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
+        """The original's build, made once."""
+        mine: Future[WholeFile] = Future()
+        before = self._before.setdefault(unit, mine)
+        if before is mine:
+            try:
+                mine.set_result(self._build(sources, unit, self._uses(unit, main)))
+            except BaseException as error:
+                mine.set_exception(error)
+        return before.result()
 
     def _build(self, files: Mapping[str, bytes], unit: str, uses: Sequence[str]) -> WholeFile:
         return self._builds.build(files, unit, self._options, uses)
@@ -180,7 +222,7 @@ class WholeCheck:
             changed = changed_kernels(old, new, self._spec, judged.built.binary.entries)
             other = next((kernel.problem for kernel in changed if not kernel.instance), None)
             found.append(Guardrail(OTHERS, "failed", f"{unit}: {other}") if other else Guardrail(OTHERS, "passed"))
-            instances += [ChangedInstance(k.instance, unit, judged.files, new) for k in changed if k.instance]
+            instances += [ChangedInstance(k.instance, k.entry, unit, judged.files, new) for k in changed if k.instance]
             if unit == judged.main:
                 found.append(self._verified(unit, new, judged.files, judged.built, self._instances))
         except OptimlError as error:
