@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from engine.settings.config import Guardrails
 from engine.spec.instance_spec import instance_specs
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import relaunched
+from engine.spec.tables import split_kernel
 from engine.verify.defences import Defences
 from engine.verify.host_object import public_name
 
@@ -73,12 +74,16 @@ class InstanceCheck:
         """The verdict on a candidate that changes an instance of which is known that it cannot be verified; None: not known. Compiles."""
         for name, why in self.unverifiable.items():
             with suppress(OptimlError):
-                spec = self._specs(original, name)[0]
-                builder = self._builder(spec)
-                first, built = builder.original(original), builder.candidate(candidate.program)
-                if first.binary.code_hash != built.binary.code_hash:
+                if self._code(original, name) != self._code(candidate.program, name):
                     return _failed(name, f"{_UNVERIFIABLE}: {why}")
         return None
+
+    def _code(self, program: Program, name: str) -> str:
+        """The hash of an instance's machine code, whatever a spec could say of it. Raises OptimlError."""
+        kernel, arguments = split_kernel(name)
+        step = replace(self.spec.steps[0], kernel=kernel, template_args=arguments, launch=None)
+        builder = self._builder(replace(self.spec, steps=(step,)))
+        return builder.compile(builder.slice(program), (step.expression,)).code_hash
 
     def _builder(self, spec: KernelSpec) -> Builder:
         return self.machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
