@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.compile.built import Built
-from engine.errors import OptimlError, SpecError
+from engine.cuda.parse import parse
+from engine.errors import OptimlError, SourceError, SpecError
 from engine.evaluate.cpu import CpuEvaluator
 from engine.evaluate.guardrails import broken
 from engine.model import PASSED, Evaluation, Guardrail, Measurement, Outcome, Program, VerifiedInstance
@@ -19,6 +20,7 @@ from engine.spec.instance_spec import instance_specs
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import relaunched
 from engine.spec.tables import split_kernel
+from engine.spec.template_choice import launched_arguments
 from engine.verify.defences import Defences
 from engine.verify.host_object import public_name
 
@@ -57,6 +59,18 @@ class InstanceCheck:
     limits: Guardrails
     defences: Defences
     unverifiable: dict[str, str] = field(default_factory=dict)  # why, by name expression: no edit mends that
+
+    def launched(self, program: Program) -> list[str]:
+        """The name expressions of the instances that the text shows to be launched, without the spec's own."""
+        found: list[str] = []
+        unit = parse(program.data, program.kernel_file)
+        for step in self.spec.steps:
+            with suppress(KeyError, SourceError):
+                own = split_kernel(step.expression)[1]
+                for arguments, _ in launched_arguments(program, unit.kernel(step.kernel)) if own else ():
+                    name = f"{step.kernel}<{arguments}>"
+                    found += [name] if split_kernel(name)[1] != own else []
+        return found
 
     def look_ahead(self, original: Program, name: str) -> str:
         """Why an instance cannot be verified, as far as building it shows; "" where nothing speaks against it."""

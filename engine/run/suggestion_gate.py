@@ -19,7 +19,7 @@ from engine.model import Evaluation, Guardrail, Program, VerifiedInstance
 from engine.predict.targets import figures_for, target_for
 from engine.run.end_to_end import end_to_end
 from engine.run.instance_check import INSTANCES, InstanceCheck
-from engine.run.whole_check import WholeCheck, WholeVerdict, joined
+from engine.run.whole_check import BUILT, WholeCheck, WholeVerdict, joined
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.assumptions import assumptions
@@ -140,10 +140,15 @@ class Gate:
             try:
                 around = self._whole.around(original, built.program)
                 changed += visible_instances(original, built.program, around, self._spec)
+                changed += self._instances.launched(original)
             except OptimlError as error:
                 return [Guardrail(INSTANCES, "not checked", error.what)], ()
         verdict = self._instances.judge(original, built, changed)
         found = [verdict.guardrail]
+        unknown = not whole.guardrails or any(guardrail.name == BUILT for guardrail in whole.guardrails)
+        if unknown and verdict.guardrail.verdict == "passed" and any(step.template_args for step in self._spec.steps):
+            detail = "; ".join(filter(None, (verdict.guardrail.detail, "others than the text names are not known")))
+            found = [Guardrail(INSTANCES, "not checked", f"{detail} without a build of the whole file")]
         for instance in whole.instances:
             if (own := verdict.built.get(instance.name)) is not None:
                 found.append(self._whole.instance(instance, own))

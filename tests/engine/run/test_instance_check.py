@@ -150,14 +150,22 @@ def test_an_edit_that_is_wrong_for_another_type_is_refused(place: Place) -> None
     assert "changes scale<__half>, which is incorrect: 'y' differs" in found.failure.reason
 
 
-def test_without_nvcc_the_instances_that_the_text_names_are_verified(
+def test_without_nvcc_the_instances_that_the_text_shows_are_verified_and_the_result_says_so(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = "void also(const half* x, float* y, int n) { scale<half><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
-    place = make_place(tmp_path, machine, monkeypatch, SPEC + KERNEL + RUN + plain)
+    """Where nothing could be built the guardrail said `passed`."""
+    plain = "void also(const double* x, float* y, int n) { scale<double><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
+    place = make_place(tmp_path, machine, monkeypatch, SPEC + KERNEL + RUN + plain + MAIN)
     monkeypatch.setattr(whole_check, "find_nvcc", lambda: None)
-    found = place.judge((BODY, WRONG_FOR_HALF))
-    assert "changes scale<half>, which is incorrect" in verdict(found).detail
+    for size, name in ((8, "scale<double>"), (2, "scale<half>")):  # named at a launch, and by a host template
+        wrong = WRONG_FOR_HALF.replace("== 2", f"== {size}")
+        assert f"changes {name}, which is incorrect" in verdict(place.judge((BODY, wrong))).detail
+    right = place.judge((BODY, RIGHT))
+    assert sorted(instance.name for instance in right.instances) == ["scale<double>", "scale<half>"]
+    assert verdict(right).verdict == "not checked"
+    assert verdict(right).detail.endswith(
+        "; others than the text names are not known without a build of the whole file"
+    )
 
 
 def test_an_instance_of_another_number_is_verified_with_its_own_launch_and_sizes(
