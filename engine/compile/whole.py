@@ -152,7 +152,7 @@ def plain_expression(written: str) -> str:
     """A name expression as people write it, of one as nvcc does: `k<    ::__half, (int)128,  (bool)1>` is `k<__half, 128, true>`."""
     plain = re.sub(r"(?<![\w>:])\s*::(?=\s*\w)", "", written.replace("_NV_ANON_NAMESPACE::", ""))
     plain = re.sub(r"\(bool\)([01])", lambda m: "true" if m[1] == "1" else "false", plain)
-    plain = _INTEGER_CAST.sub("", " ".join(plain.split()))
+    plain = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _INTEGER_CAST.sub("", " ".join(plain.split())))
     return re.sub(r"\s*<\s*", "<", re.sub(r"\s*>", ">", re.sub(r"\s*,\s*", ", ", plain))).strip()
 
 

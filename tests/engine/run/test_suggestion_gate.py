@@ -175,3 +175,19 @@ def test_faster_versions_that_were_not_confirmed_are_said_with_the_reason():
     assert verdict("saxpy", None, Progress(4, 3), {}, None, refused[:1]).startswith(
         "No suggestion for saxpy: a faster version was not confirmed: 'y' differs"
     )
+
+
+def test_a_verdict_names_the_other_instances_that_it_holds_for() -> None:
+    from engine.model import VerifiedInstance
+    from engine.run.result import faster
+
+    measured, predicted = Measurement((), 1.21, 1.2, 1.22), Measurement((), 1.6, 1.6, 1.6, predicted=True)
+    others = (VerifiedInstance("k<half>", Measurement((), 1.1, 1.09, 1.11)),)
+    assert faster("k", Evaluation(Outcome.ACCEPTED, measured, instances=others), {}, "3 tried") == (
+        "k is 1.21× faster (95 % interval 1.20 to 1.22), verified (3 tried). "
+        "Also verified for k<half> (1.10×), which the patch changes too."
+    )
+    others = (VerifiedInstance("k<half>", predicted), VerifiedInstance("k<double>", predicted))
+    assert faster("k", Evaluation(Outcome.SCREENED, predicted, instances=others), {}, "3 tried").endswith(
+        "not verified (3 tried). Also screened for k<half> (~1.6×), k<double> (~1.6×), which the patch changes too."
+    )
