@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,16 +36,39 @@ _MOST = 4  # instances that are verified for one suggestion: each takes as long 
 
 @dataclass(frozen=True)
 class InstanceVerdict:
-    """The guardrail, the instances that were verified, and what was built of each, by its name expression."""
+    """The guardrail, the instances that were verified, and what was built of each, original and candidate, by its name expression."""
 
     guardrail: Guardrail
     instances: tuple[VerifiedInstance, ...] = ()
-    built: dict[str, Built] = field(default_factory=dict)
+    built: dict[str, tuple[Built, Built]] = field(default_factory=dict)
 
 
 @dataclass
 class _NotVerified(OptimlError):
     """An instance that an edit changes and that is not verified, or not correct."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One instance of a candidate by its name expression; `changed` where a build shows that it changes.
+
+    `verified` are the entries of those that were verified, maybe under other names.
+    """
+
+    original: Program
+    candidate: Built
+    name: str
+    changed: bool
+    verified: Collection[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """An instance as it was built of original and candidate; `evaluation` is None where there was nothing to verify."""
+
+    original: Built
+    built: Built
+    evaluation: Evaluation | None
 
 
 @dataclass(frozen=True)
@@ -102,43 +125,41 @@ class InstanceCheck:
     def _builder(self, spec: KernelSpec) -> Builder:
         return self.machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
 
-    def judge(self, original: Program, candidate: Built, changed: Iterable[str]) -> InstanceVerdict:
-        """The verdict on the instances that the candidate may change, by their name expressions. Each takes seconds."""
-        names = list(dict.fromkeys(changed))
+    def judge(
+        self, original: Program, candidate: Built, changed: Collection[str], visible: Iterable[str] = ()
+    ) -> InstanceVerdict:
+        """The verdict on the instances that the candidate changes, by their name expressions, and on those that it may change.
+
+        Of the latter those count whose machine code or launch is another. Each takes seconds.
+        """
+        names = list(dict.fromkeys((*changed, *visible)))
         if len(names) > _MOST:
             what = f"changes {len(names)} other instances ({', '.join(names)[:200]}), and at most {_MOST} are verified"
             return InstanceVerdict(Guardrail(INSTANCES, "failed", what))
         verified: dict[tuple[str, ...], tuple[VerifiedInstance, str]] = {}
-        built: dict[str, Built] = {}
+        built: dict[str, tuple[Built, Built]] = {}
         for name in names:
             try:
-                found, evaluation = self._verified(original, candidate, name, verified)
+                found = self._verified(_Asked(original, candidate, name, name in changed, verified))
             except OptimlError as error:
                 return InstanceVerdict(_failed(name, error.what))
-            if found is None:
-                continue
-            built[name] = found
-            if evaluation is not None and evaluation.measurement is not None:
-                instance = VerifiedInstance(name, evaluation.measurement)
-                verified[_entries(found)] = instance, _described(instance, evaluation)
+            built[name] = found.original, found.built
+            if found.evaluation is not None and found.evaluation.measurement is not None:
+                instance = VerifiedInstance(name, found.evaluation.measurement)
+                verified[_entries(found.built)] = instance, _described(instance, found.evaluation)
         if not verified:
             return InstanceVerdict(Guardrail(INSTANCES, "passed"), built=built)
         detail = "; ".join(said for _, said in verified.values())
         instances = tuple(instance for instance, _ in verified.values())
         return InstanceVerdict(Guardrail(INSTANCES, "passed", f"also verified: {detail}"), instances, built)
 
-    def _verified(
-        self, original: Program, candidate: Built, name: str, verified: Iterable[tuple[str, ...]]
-    ) -> tuple[Built | None, Evaluation | None]:
-        """What was built of a candidate's instance, and its evaluation: None where it is unchanged or was verified under another name.
-
-        Raises OptimlError with the end of the sentence "changes k<half>, …".
-        """
-        problem = ""
+    def _verified(self, asked: _Asked) -> _Judged:
+        """Raises OptimlError with the end of the sentence "changes k<half>, …"."""
+        problem, name = "", asked.name
         try:
-            for spec in self._specs(original, name):
+            for spec in self._specs(asked.original, name):
                 try:
-                    return self._with_spec(original, candidate, spec, verified)
+                    return self._with_spec(asked, spec)
                 except _NotVerified:
                     raise
                 except OptimlError as error:  # its original does not build, or proves nothing
@@ -155,29 +176,25 @@ class InstanceCheck:
         except KeyError:
             raise SpecError("its template is not in the kernel's file") from None
 
-    def _with_spec(
-        self, original: Program, candidate: Built, spec: KernelSpec, verified: Iterable[tuple[str, ...]]
-    ) -> tuple[Built | None, Evaluation | None]:
+    def _with_spec(self, asked: _Asked, spec: KernelSpec) -> _Judged:
         """Raises `_NotVerified` where the candidate's instance is incorrect or too slow, OptimlError where the original's is not valid."""
-        machine, program, builder = self.machine, candidate.program, self._builder(spec)
-        first = builder.original(original)
+        program, builder = asked.candidate.program, self._builder(spec)
+        first = builder.original(asked.original)
         try:
-            if [s.launch for s in relaunched(program, spec).steps] != [
-                s.launch for s in spec.steps
-            ] and not spec.origin:
-                raise OptimlError("the edit changes the launch that the spec declares")
-            built = builder.candidate(program, by_rules=candidate.by_rules)
+            if not spec.origin and relaunched(program, self.spec).steps != self.spec.steps:
+                raise OptimlError("the edit changes a declared launch, which is not that of this instance")
+            built = builder.candidate(program, by_rules=asked.candidate.by_rules)
         except OptimlError as error:
             raise _NotVerified(f"which does not build: {error.what}") from None
-        if built.identity == first.identity or _entries(built) in verified:
-            return built, None
-        with closing(machine.evaluator_with(spec, builder)) as evaluator:
-            evaluation = self._evaluated(evaluator, original, candidate)
+        if _entries(built) in asked.verified or (not asked.changed and built.identity == first.identity):
+            return _Judged(first, built, None)
+        with closing(self.machine.evaluator_with(spec, builder)) as evaluator:
+            evaluation = self._evaluated(evaluator, asked.original, asked.candidate)
         if failed := broken(evaluation):
             raise _NotVerified(f"which fails the guardrail '{failed.name}': {failed.detail}")
         if evaluation.outcome not in PASSED:
             raise _NotVerified(_ending(evaluation))
-        return built, evaluation
+        return _Judged(first, built, evaluation)
 
     def _evaluated(self, evaluator: Evaluator, original: Program, candidate: Built) -> Evaluation:
         if isinstance(evaluator, CpuEvaluator):

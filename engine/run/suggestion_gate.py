@@ -135,15 +135,15 @@ class Gate:
         self, original: Program, built: Built, whole: WholeVerdict
     ) -> tuple[list[Guardrail], tuple[VerifiedInstance, ...]]:
         """The verdicts on the instances that the whole build or the text shows to be changed."""
-        changed = [instance.name for instance in whole.instances]
+        changed, visible = {instance.name for instance in whole.instances}, list[str]()
         if self._defences.names:
             try:
                 around = self._whole.around(original, built.program)
-                changed += visible_instances(original, built.program, around, self._spec)
-                changed += self._instances.launched(original)
+                visible += visible_instances(original, built.program, around, self._spec)
+                visible += self._instances.launched(original)
             except OptimlError as error:
                 return [Guardrail(INSTANCES, "not checked", error.what)], ()
-        verdict = self._instances.judge(original, built, changed)
+        verdict = self._instances.judge(original, built, sorted(changed), visible)
         found = [verdict.guardrail]
         unknown = not whole.guardrails or any(guardrail.name == BUILT for guardrail in whole.guardrails)
         if unknown and verdict.guardrail.verdict == "passed" and any(step.template_args for step in self._spec.steps):
@@ -151,7 +151,7 @@ class Gate:
             found = [Guardrail(INSTANCES, "not checked", f"{detail} without a build of the whole file")]
         for instance in whole.instances:
             if (own := verdict.built.get(instance.name)) is not None:
-                found.append(self._whole.instance(instance, own))
+                found.append(self._whole.instance(instance, *own))
         return found, verdict.instances
 
     def _other_target(self, arch: str, original: Program, candidate: Program) -> list[Guardrail]:

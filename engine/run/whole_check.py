@@ -27,6 +27,7 @@ from engine.verify.whole_build import (
     host_problem,
     including,
     same_kernels,
+    shared_entries,
     verified_problem,
     with_lines_of,
 )
@@ -39,14 +40,22 @@ _MOST_UNITS = 4  # of files that are built for one suggestion: each takes a seco
 
 
 @dataclass(frozen=True)
-class ChangedInstance:
-    """Another instance of the spec's kernel whose machine code a suggestion changes, and the patched unit that it is built in."""
+class BuiltUnit:
+    """What nvcc makes of one file, with the files that it was built of."""
 
-    name: str  # its name expression, "k<__half, 128>"
-    entry: str
     unit: str
     files: Mapping[str, bytes] = field(repr=False)
     whole: WholeFile = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ChangedInstance:
+    """Another instance of the spec's kernel whose machine code a suggestion changes, and the unit that it is in, before and after."""
+
+    name: str  # its name expression, "k<__half, 128>"
+    entry: str
+    old: BuiltUnit
+    new: BuiltUnit
 
 
 @dataclass(frozen=True)
@@ -100,12 +109,16 @@ class WholeCheck:
             wait([begun[1]])
         return self._verdicts(original, built)
 
-    def instance(self, changed: ChangedInstance, built: Built) -> Guardrail:
-        """Whether the machine code of an instance is what was verified of it."""
+    def instance(self, changed: ChangedInstance, original: Built, built: Built) -> Guardrail:
+        """Whether the machine code of an instance is what was verified of it, before the edit and after."""
         if changed.entry not in map(public_name, built.binary.entries):
             return Guardrail(VERIFIED, "failed", f"'{changed.name}' names another kernel than '{changed.entry[:80]}'")
         try:
-            return self._verified(changed.unit, changed.whole, changed.files, built, (changed.name,))
+            verdicts = [
+                self._verified(unit, of, (changed.name,))
+                for unit, of in ((changed.old, original), (changed.new, built))
+            ]
+            return joined(verdicts)[0]
         except OptimlError as error:
             return Guardrail(VERIFIED, "not checked", f"{changed.name}: {_said(error)}")
 
@@ -139,7 +152,8 @@ class WholeCheck:
                 before = executor.submit(self._first, sources, unit, main)
                 started.append((unit, before, executor.submit(self._build, patched, unit, self._uses(unit, main))))
             for unit, before, after in started:
-                found, instances = self._compared(unit, before, after, _Judged(patched, original, built, main))
+                judged = _Judged(sources, patched, original, built, main, started[0][1:])
+                found, instances = self._compared(unit, before, after, judged)
                 verdicts += found
                 others += instances
         if len(units) > _MOST_UNITS:
@@ -222,24 +236,27 @@ class WholeCheck:
             changed = changed_kernels(old, new, self._spec, judged.built.binary.entries)
             other = next((kernel.problem for kernel in changed if not kernel.instance), None)
             found.append(Guardrail(OTHERS, "failed", f"{unit}: {other}") if other else Guardrail(OTHERS, "passed"))
-            instances += [ChangedInstance(k.instance, k.entry, unit, judged.files, new) for k in changed if k.instance]
+            was, is_ = BuiltUnit(unit, judged.sources, old), BuiltUnit(unit, judged.files, new)
+            instances += [ChangedInstance(k.instance, k.entry, was, is_) for k in changed if k.instance]
             if unit == judged.main:
-                found.append(self._verified(unit, new, judged.files, judged.built, self._instances))
+                found.append(self._verified(is_, judged.built, self._instances))
+            elif entry := _other_kernel(old, new, judged):
+                found.append(
+                    Guardrail(VERIFIED, "failed", f"{unit}: '{entry[:80]}' is other code there than in {judged.main}")
+                )
         except OptimlError as error:
             found.append(Guardrail(BUILT, "not checked", f"{unit}: {_said(error)}"))
         return found, instances
 
-    def _verified(
-        self, unit: str, whole: WholeFile, files: Mapping[str, bytes], built: Built, uses: Sequence[str]
-    ) -> Guardrail:
+    def _verified(self, of: BuiltUnit, built: Built, uses: Sequence[str]) -> Guardrail:
         """The verified text came from NVRTC. Where nvcc makes other code of it, what nvcc makes of that text alone decides."""
-        binary = built.binary
+        unit, whole, binary = of.unit, of.whole, built.binary
         kind, entry = verified_problem(whole, binary)
         if kind == "missing":
             return Guardrail(VERIFIED, "not checked", f"the build contains no machine code of '{entry[:80]}'")
         if not kind:
             return Guardrail(VERIFIED, "passed")
-        alone = self._build({**files, unit: built.text.encode()}, unit, uses)
+        alone = self._build({**of.files, unit: built.text.encode()}, unit, uses)
         if same_kernels(whole, alone, binary.entries):
             return Guardrail(VERIFIED, "passed", "equals nvcc's build of the verified text; NVRTC's build differs")
         return Guardrail(
@@ -249,12 +266,27 @@ class WholeCheck:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A suggestion with the patched sources of all files that are built for it."""
+    """A suggestion with the sources of all files that are built for it, and these patched."""
 
+    sources: Mapping[str, bytes]
     files: Mapping[str, bytes]
     original: Program
     built: Built
     main: str  # the file whose build must hold the verified kernels: a header's are built through one that includes it
+    builds: tuple[Future[WholeFile], Future[WholeFile]]  # of that file, before and after
+
+
+def _other_kernel(old: WholeFile, new: WholeFile, judged: _Judged) -> str:
+    """The verified kernel that a unit changes although it is other code there than in the main one, as where it sets other macros.
+
+    "" for none.
+    """
+    first, then = (build.result() for build in judged.builds)
+    for entry in shared_entries(old, judged.built.binary.entries):
+        same = same_kernels(old, first, (entry,)) and same_kernels(new, then, (entry,))
+        if not same and not same_kernels(old, new, (entry,)):
+            return entry
+    return ""
 
 
 def _said(error: OptimlError) -> str:

@@ -161,6 +161,12 @@ def same_kernels(
     return all(a in one and one[a] == other.get(b) for a, b in names)
 
 
+def shared_entries(whole: WholeFile, entries: Sequence[str]) -> tuple[str, ...]:
+    """Those of the entries that a build has machine code of."""
+    there = _codes(whole.cubin) if whole.cubin else {}
+    return tuple(entry for entry in entries if public_name(entry) in there)
+
+
 def _codes(data: bytes) -> dict[str, str]:
     cubin = Cubin(data)
     return {public_name(entry): cubin.code_hash((entry,), module=False) for entry in cubin.entries}

@@ -257,10 +257,31 @@ def test_other_instances_in_files_that_include_the_kernel_are_compared(tmp_path:
     user = '#include "main.cu"\nvoid also(const double* x, double* y, int n) { scale<double><<<(n + 255) / 256, 256>>>(x, y, n); }\n'
     place = Place(tmp_path, main_cu=text.replace("#pragma once\n", ""), user_cu=user)
     found = place.whole(("x[i] * x[i] + x[i]", "x[i] * (x[i] + T(1))"))
-    assert [(i.name, i.unit) for i in found.instances] == [("scale<double>", "user.cu")]
+    assert [(i.name, i.new.unit) for i in found.instances] == [("scale<double>", "user.cu")]
     assert verdicts({g.name: g for g in found.guardrails}) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}
     same = place.judge(("y[i] = x[i] * x[i] + x[i];", "T v = x[i];\n        y[i] = v * v + v;"))
     assert verdicts(same) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, same
+
+
+def test_the_kernel_itself_may_be_other_code_in_a_file_that_includes_it(tmp_path: Path) -> None:
+    """An edit that is correct with the macros of its own file was not looked at where another file sets others."""
+    text = HEADER.replace("#pragma once\n", "#ifndef FACTOR\n#define FACTOR 2\n#endif\n").replace(
+        "x[i] * x[i] + x[i]", "x[i] * FACTOR"
+    )
+    text += "\nstatic void run(const float* x, float* y, int n) { scale<float><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
+    user = '#define FACTOR 3\n#include "main.cu"\nvoid also(const float* x, float* y, int n) { run(x, y, n); }\n'
+    same = '#include "main.cu"\nvoid more(const float* x, float* y, int n) { run(x, y, n); }\n'
+    place = Place(
+        tmp_path,
+        main_cu=text + "void first(const float* x, float* y, int n) { run(x, y, n); }\n",
+        user_cu=user,
+        same_cu=same,
+    )
+    found = place.judge(("x[i] * FACTOR", "x[i] + x[i]"))
+    assert found[VERIFIED].verdict == "failed", found
+    assert found[VERIFIED].detail.startswith("user.cu: ")
+    reordered = place.judge(("y[i] = x[i] * FACTOR;", "T v = x[i];\n        y[i] = v * FACTOR;"))
+    assert verdicts(reordered) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, reordered
 
 
 def test_lines_of_headers_are_told_apart() -> None:
