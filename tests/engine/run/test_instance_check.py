@@ -194,6 +194,22 @@ def test_an_instance_that_only_an_including_file_makes_counts(
     assert [instance.name for instance in right.instances] == ["scale<double>"], right.failure
 
 
+def test_an_instance_that_is_other_code_where_it_is_made_is_refused(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is verified is the instance as the kernel's own file has it: an including file may set other macros."""
+    kernel = "#ifndef PARTS\n#define PARTS 2\n#endif\n" + KERNEL.replace("(float)v / 2.0f", "(float)v * PARTS")
+    user = (
+        '#define PARTS 3\n#include "main.cu"\nvoid also(const double* x, float* y, int n) { run<double>(x, y, n); }\n'
+    )
+    main = MAIN.replace("run<half>(0, 0, 1); ", "").replace("main()", "more()")
+    place = make_place(tmp_path, machine, monkeypatch, SPEC + kernel + RUN + main, user=user)
+    found = place.judge(("return (float)v * PARTS;", "return (float)v + (float)v;"))
+    assert found.outcome is Outcome.GUARDRAIL
+    assert verdict(found, VERIFIED).verdict == "failed"
+    assert verdict(found, VERIFIED).detail.startswith("user.cu: ")
+
+
 def test_a_specialisation_counts_where_the_edit_reaches_it(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
