@@ -28,7 +28,7 @@ _MEMORY_BYTES = 12 << 30
 _FILE_BYTES = 512 << 20
 _OUTPUT_BYTES = 256 << 20  # of all that comes back
 _PARTS = 4
-_REGISTERED = re.compile(r"__cudaRegisterEntry\(\s*\w+\s*,\s*(\(\(.*?\))\s*,\s*(\w+)\s*,\s*\(-1\)\s*\)", re.S)
+_REGISTERED = re.compile(r"__cudaRegisterEntry\(\s*\w+\s*,\s*(\(\([^;]*?\))\s*,\s*(\w+)\s*,\s*\(-1\)\s*\)")
 _INTEGER_CAST = re.compile(r"\((?:(?:un)?signed|int|short|long|char|size_t|\s)+\)(?=-?\d)")
 # Each part with its size before it. A file of host code alone has no cubin.
 _SCRIPT = (

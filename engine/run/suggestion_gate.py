@@ -67,7 +67,8 @@ class Gate:
             threading.Thread(target=self._look_ahead, args=(original, say), daemon=True).start()
 
     def _look_ahead(self, original: Built, say: Callable[[str], None]) -> None:
-        with suppress(OptimlError):  # then a suggestion's guardrail says that the file cannot be built
+        # Where the file cannot be built a suggestion's guardrail says so; and a search that ends closes what this needs.
+        with suppress(Exception):
             for name in self._whole.other_instances(original):
                 why = self._instances.look_ahead(original.program, name)
                 say(_cannot(name, why) if why else f"the instance {name} {_VERIFIED_TOO}")
