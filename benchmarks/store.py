@@ -148,7 +148,7 @@ class SharedEvaluator:
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         """Nothing is begun ahead."""
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         """What the search measured: a comparison of searches needs no second look at what they found."""
         return self.evaluate(built, None)[0]
 

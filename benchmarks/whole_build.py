@@ -67,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> int:
                     except OptimlError:
                         continue
                     start = time.perf_counter()
-                    verdicts = WholeCheck(spec, root, "sm_90", box).judge(program, built)
+                    verdicts = WholeCheck(spec, root, "sm_90", box).judge(program, built).guardrails
                     rows.append(
                         {"kernel": label, "rule": proposal.rule, "seconds": time.perf_counter() - start,
                          "verdicts": [[v.name, v.verdict, v.detail] for v in verdicts]}

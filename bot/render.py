@@ -284,6 +284,7 @@ def _names(finding: Finding) -> dict[str, Any]:
     points = result.counts.get("candidates", 0) - sum(v for k, v in result.counts.items() if k not in _TOTALS)
     return {
         "guardrails": result.best.evaluation.guardrails if result.best is not None else (),
+        "instances": result.best.evaluation.instances if result.best is not None else (),
         "finding": finding, "looked": finding.looked, "m": finding.measurement, "result": result, "steps": result.trajectory,
         "device": name, "command": " ".join(words), "checks": _CHECKS_PREDICTED if finding.predicted else _CHECKS_MEASURED,
         "axis": Safe(", ".join(str(i) for i in range(len(ratios)))), "curve": Safe(", ".join(f"{r:.3f}" for r in ratios)),

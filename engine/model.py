@@ -173,6 +173,14 @@ class Guardrail:
 
 
 @dataclass(frozen=True)
+class VerifiedInstance:
+    """Another instance of the kernel's template that an edit changes, verified as well: its name expression and its speedup."""
+
+    name: str
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What evaluating one candidate gave."""
 
@@ -185,6 +193,7 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     guardrails: tuple[Guardrail, ...] = ()  # of a confirmation
     device: Mapping[str, object] = field(default_factory=dict)  # that it was measured on, and its state then
+    instances: tuple[VerifiedInstance, ...] = ()  # of a confirmation: those beside the spec's
 
 
 @dataclass(frozen=True)

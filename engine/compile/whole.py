@@ -6,11 +6,13 @@ No address of a kernel is taken in device code: that alone changes the machine c
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from engine.compile.compiler import CompileTimeout, compile_error
@@ -25,11 +27,13 @@ _TIMEOUT_S = 20.0  # a file that takes longer includes a framework: the result s
 _MEMORY_BYTES = 12 << 30
 _FILE_BYTES = 512 << 20
 _OUTPUT_BYTES = 256 << 20  # of all that comes back
-_PARTS = 3
+_PARTS = 4
+_REGISTERED = re.compile(r"__cudaRegisterEntry\(\s*\w+\s*,\s*(\(\([^;]*?\))\s*,\s*(\w+)\s*,\s*\(-1\)\s*\)")
+_INTEGER_CAST = re.compile(r"\((?:(?:un)?signed|int|short|long|char|size_t|\s)+\)(?=-?\d)")
 # Each part with its size before it. A file of host code alone has no cubin.
 _SCRIPT = (
     'd=$(mktemp -d) && mkdir "$d/tree" && cd "$d/tree" && tar -xf - && "$@" -keep -keep-dir "$d" -o "$d/out.o" 1>&2 || exit 1\n'
-    'for p in "$d"/*.cpp4.ii "$d"/*.cubin "$d"/out.o; do\n'
+    'for p in "$d"/*.cpp4.ii "$d"/*.cubin "$d"/out.o "$d"/*.cudafe1.stub.c; do\n'
     '  if [ -f "$p" ]; then wc -c <"$p"; cat "$p"; else echo 0; fi\n'
     'done; rm -rf "$d"'
 )
@@ -47,11 +51,20 @@ class WholeOptions:
 
 @dataclass(frozen=True)
 class WholeFile:
-    """What nvcc makes of one file: its host half preprocessed (with line markers), its machine code, its host object."""
+    """What nvcc makes of one file: its host half preprocessed (with line markers), its machine code, its host object.
+
+    `stubs` is the code that registers the file's kernels with CUDA's runtime.
+    """
 
     host: str
     cubin: bytes
     object: bytes
+    stubs: str = field(default="", repr=False)
+
+    @cached_property
+    def kernels(self) -> Mapping[str, str]:
+        """The name expression of each kernel that host code refers to, by its entry: "ns::k<__half, 128>"."""
+        return dict(_registered(self.stubs))
 
 
 def build_whole(
@@ -107,8 +120,8 @@ def _run(command: Sequence[str], archive: bytes, unit: str) -> WholeFile:
             err.seek(0)
             raise compile_error(err.read(1 << 20).decode("utf-8", "replace"), unit)
         out.seek(0)
-        host, cubin, made = _parts(out.read(_OUTPUT_BYTES + 1), unit)
-        return WholeFile(host.decode("utf-8", "replace"), cubin, made)
+        host, cubin, made, stubs = _parts(out.read(_OUTPUT_BYTES + 1), unit)
+        return WholeFile(host.decode("utf-8", "replace"), cubin, made, stubs.decode("utf-8", "replace"))
 
 
 def _parts(data: bytes, unit: str) -> list[bytes]:
@@ -122,6 +135,25 @@ def _parts(data: bytes, unit: str) -> list[bytes]:
         at = line + 1 + int(size)
         found.append(data[line + 1 : at])
     return found
+
+
+def _registered(stubs: str) -> Iterator[tuple[str, str]]:
+    """(entry, name expression) of `__cudaRegisterEntry(handle, ((void (*)(float *))k<float> ), _Z1kIfEvPf, (-1))`."""
+    for match in _REGISTERED.finditer(stubs):
+        inner, depth = match[1].strip().removeprefix("(").removesuffix(")"), 0
+        for at, char in enumerate(inner):  # past the cast
+            depth += (char == "(") - (char == ")")
+            if depth == 0:
+                yield match[2], plain_expression(inner[at + 1 :])
+                break
+
+
+def plain_expression(written: str) -> str:
+    """A name expression as people write it, of one as nvcc does: `k<    ::__half, (int)128,  (bool)1>` is `k<__half, 128, true>`."""
+    plain = re.sub(r"(?<![\w>:])\s*::(?=\s*\w)", "", written.replace("_NV_ANON_NAMESPACE::", ""))
+    plain = re.sub(r"\(bool\)([01])", lambda m: "true" if m[1] == "1" else "false", plain)
+    plain = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _INTEGER_CAST.sub("", " ".join(plain.split())))
+    return re.sub(r"\s*<\s*", "<", re.sub(r"\s*>", ">", re.sub(r"\s*,\s*", ", ", plain))).strip()
 
 
 def _uses(instances: Sequence[str]) -> bytes:

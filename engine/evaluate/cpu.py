@@ -134,7 +134,7 @@ class CpuEvaluator:
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         """Nothing: the search has the cores."""
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         """See `CpuScreen.confirm`; then the predicted speed and what else keeps a suggestion back."""
         assert self._original is not None
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})

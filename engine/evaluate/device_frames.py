@@ -65,7 +65,7 @@ class Opening:
 class Request:
     """One question: `op` is "open", "evaluate", "expect" (it will likely be confirmed), "confirm" or "close".
 
-    `incumbent` is a key; its code comes once.
+    `incumbent` is a key; its code comes once. `any_speed` belongs to "confirm".
     """
 
     op: str
@@ -77,6 +77,7 @@ class Request:
     incumbent_measured: Measurement | None = None  # where another device of the search has timed it closely
     brief: bool = False
     again: bool = False
+    any_speed: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,11 @@ class Evaluator(Protocol):
         another thread, and may raise NotBuilt."""
         ...
 
-    def confirm(self, built: Built) -> Evaluation:
-        """Evaluate what would be suggested once more: fresh seeds, a second process, more effort."""
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
+        """Evaluate what would be suggested once more: fresh seeds, a second process, more effort.
+
+        With `any_speed` the guardrails judge it although it is not faster: those of timing say what is too slow.
+        """
         ...
 
     def close(self) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -27,7 +27,7 @@ from engine.gpu.monitor import disturbance
 from engine.gpu.pace import HOST_OVER_EVENTS
 from engine.gpu.runner import DeviceFault, GpuRunner, Timing, Wide, wide_launches
 from engine.gpu.sanitize import Sanitized
-from engine.model import Evaluation, Failure, Measurement, Outcome, Program
+from engine.model import PASSED, Evaluation, Failure, Measurement, Outcome, Program
 from engine.spec.data import NAN, takes_nan
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.plan import Check, plan, real_shapes
@@ -242,13 +242,13 @@ class GpuEvaluator:
         if self._cpu and self._original:
             self._cpu.begin_ahead(self._original, build)
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
         try:
             built = self._secret.whole(built)
         except OptimlError as error:
             return unlaunchable(built, error)
-        return self._stated(self._confirm(built))
+        return self._stated(self._confirm(built, PASSED if any_speed else (Outcome.ACCEPTED,)))
 
     @contained_evaluation
     def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
@@ -395,8 +395,8 @@ class GpuEvaluator:
 
     # ---- the suggestion
 
-    def _confirm(self, built: Built) -> Evaluation:
-        """Verify with twice the seeds and time at full effort, in a worker process of its own."""
+    def _confirm(self, built: Built, guarded: Container[Outcome]) -> Evaluation:
+        """Verify with twice the seeds and time at full effort, in a worker process of its own; what ends `guarded` meets the guardrails."""
         assert self._original is not None
         stages: dict[str, float] = {}
         lap = Laps(stages)
@@ -441,7 +441,7 @@ class GpuEvaluator:
             if failure:
                 return refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
-            if judged.outcome is Outcome.ACCEPTED:
+            if judged.outcome in guarded:
                 return self._guarded(replace(judged, guardrails=checked), built, sanitized.result(), lap)
             return self._watched(judged, sanitized.result())
         except DeviceFault as fault:

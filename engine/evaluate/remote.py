@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from engine.process.decode import NotThis
 from engine.process.wire import WireError
 from engine.spec.kernel_spec import KernelSpec
 
+_FASTER = frozenset({Outcome.ACCEPTED, Outcome.SCREENED})
 _TRIES = 2  # devices that one candidate may take down
 
 
@@ -308,22 +309,23 @@ class RemoteEvaluator:
                     for device in self._devices[:2]:
                         device.link.call(frame)
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         """Confirmed on the first device, and on a second one where there is one: it must hold on both."""
         head, blobs = head_of(built, self._original)
-        frame = pack(Request("confirm", self._session, candidate=head), blobs)
+        frame = pack(Request("confirm", self._session, candidate=head, any_speed=any_speed), blobs)
         if not self._devices:
             raise MachineError("every device was lost", "--cluster", "resume with --resume")
         asked = [(device, device.link.call(frame)) for device in self._devices[:2]]
         replies = [(device, self._reply(answer, device)) for device, answer in asked]
         evaluation = replies[0][1].evaluation
         assert evaluation is not None
-        if len(replies) == 1 or evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
+        passed = PASSED if any_speed else _FASTER
+        if len(replies) == 1 or evaluation.outcome not in passed:
             return evaluation
         device, reply = replies[1]
         second = reply.evaluation
         assert second is not None
-        verdict = _beside(second, device.link.name)
+        verdict = _beside(second, device.link.name, passed)
         evaluation = dataclasses.replace(evaluation, guardrails=(*evaluation.guardrails, verdict))
         if verdict.verdict == "failed":
             failure = Failure(f"{verdict.name}: {verdict.detail}")
@@ -363,10 +365,10 @@ def _read(frame: bytes, device: _Device) -> Reply:
     return dataclasses.replace(reply, evaluation=dataclasses.replace(reply.evaluation, device=state))
 
 
-def _beside(second: Evaluation, name: str) -> Guardrail:
-    """The verdict of a second device."""
+def _beside(second: Evaluation, name: str, passed: Container[Outcome]) -> Guardrail:
+    """The verdict of a second device, where these outcomes count as passed."""
     measured = second.measurement
-    if second.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and measured is not None:
+    if second.outcome in passed and measured is not None:
         said = f"{measured.ratio:.3f}× ({measured.low:.3f} to {measured.high:.3f}) on {name}"
         return Guardrail("second device", "passed", said)
     why = second.failure.reason if second.failure is not None else second.outcome.value

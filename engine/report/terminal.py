@@ -62,6 +62,7 @@ class Live:
         self._task = self._bars.add_task("", total=None)
         self._progress: Progress | None = None
         self._since = self._begin = time.monotonic()
+        self._said = 0  # sentences of the progress that were printed
         self._ended = threading.Event()
         self._teller: threading.Thread | None = None
 
@@ -114,6 +115,10 @@ class Live:
     def update(self, progress: Progress) -> None:
         """Take in the state; it is drawn when its time comes."""
         self._progress, self._since = progress, time.monotonic()
+        for sentence in progress.said[self._said :]:
+            self._said += 1
+            if self._shown or self._told:
+                self._bars.console.print(clean(sentence), markup=False, highlight=False)
         if not self._shown:
             return
         self._bars.start()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from engine.compile.built import Built, NotBuilt
+from engine.evaluate import guardrails
 from engine.evaluate.evaluator import Evaluator
-from engine.model import Evaluation, Failure, Outcome, Program, Refusal
+from engine.model import Evaluation, Failure, Measurement, Outcome, Program, Refusal
 from engine.process.fair_lock import WAITED
 from engine.run.suggestion_gate import Gate
 from engine.search.progress import Progress
@@ -34,13 +35,17 @@ def search_limit_s(seconds: float, profiling_s: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class Contender(Generic[T]):
-    """A candidate that may be suggested. Contenders of one `branch` begin with the same edit; `build` raises NotBuilt."""
+    """A candidate that may be suggested. Contenders of one `branch` begin with the same edit; `build` raises NotBuilt.
+
+    `measured` is what the search found.
+    """
 
     candidate: T
     id: int
     summary: str
     branch: Hashable
     build: Callable[[], Built]
+    measured: Measurement | None = None
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,17 @@ class Confirmation:
             except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others
                 evaluation = error.evaluation or Evaluation(Outcome.COMPILE_ERROR, failure=Failure(error.what))
             else:
-                evaluation = self.judge(built)
+                evaluation = self.judge(built, one.measured)
                 if self.holds(evaluation):
                     return Confirmed(one.candidate, evaluation, built.program), refused
             refused.append(Refusal(one.id, one.summary, evaluation))
             branches[one.branch] += evaluation.outcome not in _DISTURBED
         return None, refused
 
-    def judge(self, built: Built) -> Evaluation:
+    def judge(self, built: Built, measured: Measurement | None = None) -> Evaluation:
         """The second evaluation of a candidate, with the gate's verdicts if it holds so far."""
+        if (known := self.gate.known(self.original, built)) is not None:
+            return guardrails.applied(Evaluation(Outcome.GUARDRAIL, measured, guardrails=(known,)))
         self.gate.begin(self.original, built)
         with self.progress.stage("confirm"):
             evaluation = self.evaluator.confirm(built)

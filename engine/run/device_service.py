@@ -151,7 +151,7 @@ class Session:
             self.evaluator.begin_confirming(lambda: built)
             return Reply()
         if request.op == "confirm":
-            return Reply(self.evaluator.confirm(built))
+            return Reply(self.evaluator.confirm(built, any_speed=request.any_speed))
         job = Job(built, incumbent, request.brief, request.again)
         evaluation, against = evaluate(self.evaluator, job)
         return Reply(evaluation, against, footprints=self._footprints(built))

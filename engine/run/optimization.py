@@ -232,6 +232,7 @@ def _run(parts: _Parts) -> OptimizationResult:
         )
         search.start(built, original)
         tree.first(options.seeds)
+        parts.gate.look_ahead(built, search.progress.said.append)
         if insight is not None:
             insight.look(built, original)
         started_s = time.monotonic() - begin
@@ -250,6 +251,7 @@ def _run(parts: _Parts) -> OptimizationResult:
         notes = [
             *options.notes,
             *unseen_launches(program, spec),
+            *parts.gate.notes,
             *evaluator.signals.missing,
             *found.lost,
             *_closed(search, beside),
@@ -377,7 +379,8 @@ def _contenders(search: Search, evaluator: Evaluator, least: float) -> Iterator[
 
     for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least):
         summary = node.proposal.summary if node.proposal else ""
-        yield Contender(node, node.id, summary, node.path()[1].id, partial(build, node))
+        measured = node.evaluation.measurement if node.evaluation is not None else None
+        yield Contender(node, node.id, summary, node.path()[1].id, partial(build, node), measured)
 
 
 def _tidied(evaluator: Evaluator, built: Built, original: Program) -> Built:

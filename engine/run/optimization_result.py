@@ -115,5 +115,4 @@ def verdict(
             return f"No candidate was tried for {kernel}: {progress.stopped}{more}."
         share = f"; its effective bandwidth is {100 * copy_share:.0f} % of copy" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
-    assert best.evaluation.measurement is not None
-    return faster(kernel, best.evaluation.measurement, device, tried)
+    return faster(kernel, best.evaluation, device, tried)

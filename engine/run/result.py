@@ -112,16 +112,30 @@ def check_version(folder: Path, schema: str) -> None:
         )  # fmt: skip
 
 
-def faster(what: str, measurement: Measurement, device: Mapping[str, Any], tried: str) -> str:
-    """What was found, in one sentence: measured with its interval, or predicted. `tried` says of how many candidates."""
+def faster(what: str, evaluation: Evaluation, device: Mapping[str, Any], tried: str) -> str:
+    """What was found, in one sentence: measured with its interval, or predicted; then the other instances that it holds for.
+
+    `tried` says of how many candidates.
+    """
+    measurement, also = evaluation.measurement, ""
+    assert measurement is not None
+    if others := [f"{other.name} ({_ratio(other.measurement)}×)" for other in evaluation.instances]:
+        how = "screened" if measurement.predicted else "verified"
+        also = f" Also {how} for {', '.join(others)}, which the patch changes too."
     if measurement.predicted:
         target = device.get("arch", "the target")
-        ratio = approximate(measurement.ratio)
-        return f"{what}: {ratio}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
+        ratio = _ratio(measurement)
+        return (
+            f"{what}: {ratio}× predicted for {target}, not measured; screened on the CPU, not verified ({tried}).{also}"
+        )
     return (
         f"{what} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
-        f"verified ({tried})."
+        f"verified ({tried}).{also}"
     )
+
+
+def _ratio(measurement: Measurement) -> str:
+    return approximate(measurement.ratio) if measurement.predicted else f"{measurement.ratio:.2f}"
 
 
 def keeps_suggestion(folder: Path) -> bool:

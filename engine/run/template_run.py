@@ -326,7 +326,10 @@ class _Run:
         with tuner.progress.stage("confirm"):
             fastest = [tried for tried in self._run_off(tuner) if 2 ** (tried.value or 0.0) >= confirmation.least]
         return confirmation.best(
-            Contender(tried, tried.id, self._said(tried), tried.id, partial(self._built, tried)) for tried in fastest
+            Contender(
+                tried, tried.id, self._said(tried), tried.id, partial(self._built, tried), tried.evaluation.measurement
+            )
+            for tried in fastest
         )
 
     def _run_off(self, tuner: Tuner) -> list[Tried]:

@@ -49,8 +49,7 @@ def verdict(
             or f"No point of the template is faster than the original {kernel}: {tried}."
         )
     values = ", ".join(f"{n} = {v}" for n, v in general.values.items())
-    assert general.evaluation.measurement is not None
-    return faster(f"{kernel} with {values}", general.evaluation.measurement, signals.device, tried)
+    return faster(f"{kernel} with {values}", general.evaluation, signals.device, tried)
 
 
 def verdict_with_dispatch(said: str, dispatch: Dispatch, mode: str) -> str:

@@ -28,6 +28,7 @@ from engine.model import (
     Outcome,
     Program,
     Resources,
+    VerifiedInstance,
 )
 from engine.search.question import Asked, from_json, to_json
 from engine.search.reward import Proxies
@@ -403,15 +404,7 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
     measurement = data["measurement"]
     return Evaluation(
         outcome=Outcome(data["outcome"]),
-        measurement=None
-        if measurement is None
-        else Measurement(
-            **{
-                **measurement,
-                "cases": tuple(CaseTiming(**c) for c in measurement["cases"]),
-                "notes": tuple(measurement["notes"]),
-            }
-        ),
+        measurement=None if measurement is None else _measurement(measurement),
         failure=Failure(**data["failure"]) if data["failure"] else None,
         resources=tuple(Resources(**r) for r in data["resources"]),
         code_hash=data["code_hash"],
@@ -419,4 +412,10 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
         notes=tuple(data["notes"]),
         guardrails=tuple(Guardrail(**g) for g in data.get("guardrails", ())),
         device=data.get("device", {}),
+        instances=tuple(VerifiedInstance(i["name"], _measurement(i["measurement"])) for i in data.get("instances", ())),
     )
+
+
+def _measurement(data: Mapping[str, Any]) -> Measurement:
+    cases, notes = tuple(CaseTiming(**c) for c in data["cases"]), tuple(data["notes"])
+    return Measurement(**{**data, "cases": cases, "notes": notes})

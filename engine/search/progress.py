@@ -131,6 +131,7 @@ class Progress:
     stopped: str = ""  # why the search ended
     unwritten: int = 0  # of those evaluated, the candidates whose rows are not in the journal yet
     phase: str = SEARCHING  # what the run does now
+    said: list[str] = field(default_factory=list)  # sentences for whoever watches, in order
 
     def count(self, evaluation: Evaluation, elapsed_s: float, candidates: int = 1) -> None:
         """Take in an evaluation, which may stand for several candidates, so many seconds after the start."""

@@ -11,6 +11,7 @@ from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.parse import parse
 from engine.errors import UsageError
 from engine.model import Program
+from engine.spec.atomic_adds import atomic_adds
 from engine.spec.constant_memory import unfilled_constants
 from engine.spec.divisors import with_divisors
 from engine.spec.draft_trials import KEEPING, Trials, halvings, inputs, other_shapes
@@ -52,6 +53,7 @@ from engine.spec.size_gaps import COVERING, Reach, beyond, refuted, set_extent
 from engine.spec.spec_text import launch_line, spec_text
 from engine.spec.tables import split_kernel
 from engine.spec.template_choice import template_arguments
+from engine.spec.types import source_type
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -353,11 +355,13 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         handed_on = any(p.argument.role == "in" and usage.uses[p.argument.name].escapes for p in parts)
         wrote = "the kernel wrote to no buffer in any trial" if handed_on else "the kernel writes to no buffer"
         missing.append(Gap(f"an output: {wrote} that it is given, so nothing can be compared"))
-    floats = any(
-        usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"
-        for p in parts
-        if p.argument.role != "scalar"
-    )
+    added = atomic_adds(program, kernel)
+    kept = [source_type(types, kernel, shared.type, template_args) for shared in kernel.shared if shared.name in added]
+    sums = [
+        *(parse_dtype(p.argument.type) for p in parts if p.argument.name in added),
+        *(k for k in kept if k is not None),
+    ]
+    floats = any(dtype.kind == "float" for dtype in sums)
     spec = KernelSpec(
         file=program.kernel_file,
         steps=(Step(base, template_args, tuple(p.name for p in kernel.parameters)),),

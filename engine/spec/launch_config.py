@@ -18,12 +18,16 @@ from engine.cuda.launch import part_node
 from engine.cuda.launch_reading import readable_sites
 from engine.cuda.parse import parse, text
 from engine.cuda.typenames import TypeNames, split_arguments
-from engine.errors import SourceError
+from engine.errors import SourceError, SpecError
 from engine.model import LaunchConfig, Program
+from engine.spec.dtypes import parse_dtype
 from engine.spec.host_solved import solved
 from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 
 DIFFERENT = "for parameters of different values"  # of one name of the host's that decides the grid
+_OTHER, _OTHER_TYPE, _UNCLEAR, _SAME = range(
+    4
+)  # instances: another number; another type; names that may be anything; ours
 _NAME = re.compile(r"[A-Za-z_]")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([A-Za-z_]\w*)\s*>")
@@ -43,8 +47,9 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     problem: SourceError | None = None
     matching = readable_sites(program, described.kernel)
     if described.template_args:
-        kinds = {s: _instance(program, s.path, s.template_args, described.template_args) for s in matching}
-        matching = tuple(s for s in matching if kinds[s]) or tuple(s for s in matching if kinds[s] is None)
+        kinds = {s: _likeness(program, s.path, s.template_args, described.template_args) for s in matching}
+        nearest = max(kinds.values(), default=_OTHER)
+        matching = tuple(s for s in matching if kinds[s] == nearest != _OTHER)
     for site in tuple(s for s in matching if not _left_out(program, spec, step, s)) or matching:
         try:
             visible.append((site, _site_config(program, spec, step, site, sizes)))
@@ -73,19 +78,26 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     return first
 
 
-def _instance(program: Program, path: str, written: str, wanted: str) -> bool | None:
-    """Whether template arguments as written at a launch are those wanted; None where that cannot be told."""
+def _likeness(program: Program, path: str, written: str, wanted: str) -> int:
+    """How near template arguments as written at a launch are to those wanted: of several launches the nearest count."""
     if _squeezed(written) == _squeezed(wanted):
-        return True
-    same: bool | None = True
+        return _SAME
+    found = _SAME if written else _UNCLEAR
     for a, b in zip(split_arguments(written), split_arguments(wanted), strict=False):
         values = [_constant(program, path, spelled) for spelled in (a, b)]
         if None not in values:
             if values[0] != values[1]:
-                return False
+                return _OTHER
         elif _squeezed(a) != _squeezed(b):
-            same = None
-    return same if written else None
+            found = min(found, _types_alike(a, b))
+    return found
+
+
+def _types_alike(a: str, b: str) -> int:
+    try:
+        return _SAME if parse_dtype(a) == parse_dtype(b) else _OTHER_TYPE
+    except SpecError:
+        return _UNCLEAR
 
 
 def _left_out(program: Program, spec: KernelSpec, step: int, site: LaunchSite) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from engine.cuda.class_members import classes_with, members_used
 from engine.cuda.declarations import variables
@@ -45,13 +45,10 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
     if not kernel.template_parameters:
         return ""
     names, own = {_own(p) for p in kernel.template_parameters}, defined_names(program)
-    for instance in launched_instances(program, kernel.name, deduced=lambda site: _from_passed(program, kernel, site)):
-        whole = _deduced(program, kernel, instance)
-        if whole and _concrete(whole, names, own):
-            arguments = qualified(program, whole)
-            if instance.chained or whole != instance.arguments:
-                notes.append(f"assumed: template arguments <{arguments}>, those of {instance.where}")
-            return arguments
+    for arguments, where in launched_arguments(program, kernel):
+        if where:
+            notes.append(f"assumed: template arguments <{arguments}>, those of {where}")
+        return arguments
     open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
     if not open_:
         return template_defaults(kernel)
@@ -74,6 +71,16 @@ def template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list
         missing.append(Gap(asked, "kernel", f'kernel = "{kernel.qualified}<{", ".join(guessed)}>"'))
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
+
+
+def launched_arguments(program: Program, kernel: Kernel) -> Iterator[tuple[str, str]]:
+    """The concrete template arguments that launches have, and where each comes from: "" where the launch itself names them."""
+    names, own = {_own(p) for p in kernel.template_parameters}, defined_names(program)
+    for instance in launched_instances(program, kernel.name, deduced=lambda site: _from_passed(program, kernel, site)):
+        whole = _deduced(program, kernel, instance)
+        if whole and _concrete(whole, names, own):
+            stays = not instance.chained and whole == instance.arguments
+            yield qualified(program, whole), "" if stays else instance.where
 
 
 def _partly(program: Program, kernel: Kernel, names: set[str], own: frozenset[str]) -> tuple[dict[str, str], str]:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from engine.cuda.items import Item, Token, directive_parts, items_of, tokens_of
 from engine.cuda.phases import NVCC, form_of
+from engine.cuda.records import split_arguments
 from engine.model import Guardrail, Program
 from engine.spec.kernel_spec import KernelSpec
 
 NAMES = "no new name is used by other code"
-INSTANCES = "no other instance of the kernel changed"
 _NUMBERS_AND_TYPES = frozenset(
     {"bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "half", "__half", "__nv_bfloat16",
      "true", "false", "const"}
@@ -45,32 +45,26 @@ def names_problem(original: Program, candidate: Program, around: Mapping[str, by
     return None
 
 
-def names(
+def names(original: Program, candidate: Program, around: Mapping[str, bytes], spec: KernelSpec) -> Guardrail:
+    """The verdict on new names."""
+    problem = names_problem(original, candidate, around, spec)
+    return Guardrail(NAMES, "failed", problem) if problem else Guardrail(NAMES, "passed")
+
+
+def visible_instances(
     original: Program, candidate: Program, around: Mapping[str, bytes], spec: KernelSpec
-) -> tuple[Guardrail, ...]:
-    """The verdicts on new names and on other instances of a template that the edit changes."""
-    found = []
-    for name, problem in (
-        (NAMES, names_problem(original, candidate, around, spec)),
-        (INSTANCES, instance_problem(original, candidate, around, spec)),
-    ):
-        found.append(Guardrail(name, "failed", problem) if problem else Guardrail(name, "passed"))
-    return tuple(found)
+) -> tuple[str, ...]:
+    """The name expressions of other visible instances of a template that the edit changes.
 
-
-def instance_problem(
-    original: Program, candidate: Program, around: Mapping[str, bytes], spec: KernelSpec
-) -> str | None:
-    """Why an edit is refused for another visible instance of its template; None where none is visible.
-
-    Only instances whose arguments are numbers and built-in types are compared: others depend on where they are named.
+    Only instances whose arguments are numbers and built-in types are found: others depend on where they are named.
     """
+    found: dict[str, None] = {}
     files = {path: data for path, data in {**around, **original.files}.items() if not path.endswith(".toml")}
     for step in spec.steps:
         kernel, ours = step.kernel.rpartition("::")[2], _arguments(step.template_args)
         if ours is None or not ours or not _changed(original, candidate, kernel):
             continue
-        for where, data in sorted(files.items()):
+        for _, data in sorted(files.items()):
             for tokens in (item.tokens for item in _items(data)):
                 for i, token in enumerate(tokens):
                     if token.text != kernel or i + 1 >= len(tokens) or tokens[i + 1].text != "<":
@@ -78,8 +72,8 @@ def instance_problem(
                     named = _between(tokens, i + 1)
                     other = _arguments(named)
                     if other and other != ours:
-                        return f"changes {kernel}<{named[:60]}>, which {where} uses and which was not verified"
-    return None
+                        found[f"{step.kernel}<{', '.join(split_arguments(named))}>"] = None
+    return tuple(found)
 
 
 def _items(data: bytes) -> tuple[Item, ...]:

@@ -95,21 +95,48 @@ def host_problem(
     return None if name is None else f"changes the machine code of host code ('{name[:80]}')"
 
 
-def kernel_problem(before: WholeFile, after: WholeFile, spec: KernelSpec, verified: Sequence[str]) -> str | None:
-    """Which kernel or instance beside the verified entries a patched unit changes; None where it changes none."""
+@dataclass(frozen=True)
+class ChangedKernel:
+    """A kernel whose machine code a patched unit changes beside the verified ones.
+
+    `instance` is the name expression of another instance of the spec's kernel that the original has too, "" for any other kernel.
+    """
+
+    entry: str
+    instance: str = ""
+    what: str = "another kernel"
+
+    @property
+    def problem(self) -> str:
+        """Why an edit is refused for it."""
+        return f"changes {self.what} that was not verified ('{self.entry[:80]}')"
+
+
+def changed_kernels(
+    before: WholeFile, after: WholeFile, spec: KernelSpec, verified: Sequence[str]
+) -> tuple[ChangedKernel, ...]:
+    """The kernels and instances beside the verified entries that a patched unit changes, by name."""
     if not before.cubin and not after.cubin:
-        return None
+        return ()
     kernels = [step.kernel.rpartition("::")[2] for step in spec.steps]
     old, new, checked = _codes(before.cubin), _codes(after.cubin), {public_name(name) for name in verified}
+    names = {public_name(entry): expression for entry, expression in before.kernels.items()}
+    found: list[ChangedKernel] = []
     for name in sorted({*old, *new} - checked):
         if old.get(name) == new.get(name):
             continue
         ours = any(re.search(rf"(?<!\d){len(k)}{re.escape(k)}", name) for k in kernels)
         if name not in new and ours:
             continue  # nothing launches this instance any more
+        instance = names.get(name, "") if ours and name in old else ""
         what = "an instance of the kernel" if ours else "another kernel"
-        return f"changes {what} that was not verified ('{name[:80]}')"
-    return None
+        found.append(ChangedKernel(name, instance if "<" in instance else "", what))
+    return tuple(found)
+
+
+def kernel_problem(before: WholeFile, after: WholeFile, spec: KernelSpec, verified: Sequence[str]) -> str | None:
+    """Which kernel or instance beside the verified entries a patched unit changes; None where it changes none."""
+    return next((changed.problem for changed in changed_kernels(before, after, spec, verified)), None)
 
 
 def verified_problem(after: WholeFile, binary: Binary) -> tuple[Literal["", "differs", "missing"], str]:
@@ -132,6 +159,12 @@ def same_kernels(
     pairs = zip(entries, entries if renamed is None else renamed, strict=True)
     names = [(public_name(a), public_name(b)) for a, b in pairs]
     return all(a in one and one[a] == other.get(b) for a, b in names)
+
+
+def shared_entries(whole: WholeFile, entries: Sequence[str]) -> tuple[str, ...]:
+    """Those of the entries that a build has machine code of."""
+    there = _codes(whole.cubin) if whole.cubin else {}
+    return tuple(entry for entry in entries if public_name(entry) in there)
 
 
 def _codes(data: bytes) -> dict[str, str]:

@@ -16,8 +16,8 @@ from bot.diff import FileDiff
 from bot.escape import code, fence, length, prose, without_folders
 from bot.render import LIMIT, check_annotations, explanation, inline_comments, review_body, status_body, summary_body
 from bot.review import Review, Settings, make_review
-from engine.model import Evaluation, Failure, Guardrail, Outcome, Refusal
-from tests.bot.make import bundle, looked
+from engine.model import Evaluation, Failure, Guardrail, Outcome, Refusal, VerifiedInstance
+from tests.bot.make import bundle, looked, measurement
 from tests.bot.test_clickable import diff, files
 
 OLD, NEW, BEST = "a\nb\nc\n", "a\nB\nc\n", "a\nfaster\nc\n"
@@ -187,6 +187,23 @@ def test_a_kernel_of_which_nothing_was_tried_was_not_searched() -> None:
     assert "`scale` in `src/a.cu`: no candidate was tried, because the budget is spent" in status_body(
         "x", what.head, review=what
     )
+
+
+def test_a_review_names_the_other_instances_that_were_verified() -> None:
+    """Their names are text of a repository."""
+    finding = looked(2.0, patch=PATCH)
+    assert finding.result is not None
+    assert finding.result.best is not None
+    best = finding.result.best.evaluation
+    others = (
+        VerifiedInstance("scale<__half>", measurement(1.5)),
+        VerifiedInstance("scale<@octocat>", measurement(1.0)),
+    )
+    known = replace(finding.result.best, evaluation=replace(best, instances=others))
+    text = review_body(review(bundle(replace(finding, result=replace(finding.result, best=known)))))
+    said = "Also verified for `scale<__half>` (1.50× (1.47 to 1.53)), `scale<@octocat>` (1.00× (0.98 to 1.02)), which the patch"
+    assert f"{said} changes too." in " ".join(text.split())
+    assert "Also verified" not in review_body(review(bundle(finding)))
 
 
 def test_what_is_left_out_of_a_list_is_counted() -> None:

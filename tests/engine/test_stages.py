@@ -53,7 +53,7 @@ class Slow(ScriptedEvaluator):
         built, evaluation = super().open(original, ready)
         return built, replace(evaluation, stage_s={"validate": 2 * 3600})
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         evaluation = super().confirm(built)
         if not self._confirming:
             return evaluation

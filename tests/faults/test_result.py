@@ -84,7 +84,7 @@ class BuildsOnce(ScriptedEvaluator):
     def begin_confirming(self, build: object) -> None:
         """Nothing is begun ahead."""
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         ratio = 1.1 ** built.program.data.count(b"// step")
         return Evaluation(Outcome.ACCEPTED, Measurement((), ratio, ratio, ratio), code_hash=built.binary.code_hash)
 

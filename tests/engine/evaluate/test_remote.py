@@ -295,7 +295,7 @@ def test_devices_that_draw_other_secret_cases_are_refused() -> None:
 
 def test_a_suggestion_must_hold_on_a_second_device() -> None:
     class Doubting(FakeEvaluator):
-        def confirm(self, built: Built) -> Evaluation:
+        def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
             return Evaluation(Outcome.WRONG_RESULT, failure=Failure("differs at 3"))
 
     one = remote(Device("0"))

@@ -153,6 +153,18 @@ def test_a_file_gets_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
 
 
+def test_what_a_run_has_to_say_stands_once_above_its_line(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(evaluated=3)
+    with Live(Budget(seconds=10.0)) as live:
+        progress.said.append("the instance k<half> \x1b[2J cannot be verified")
+        live.update(progress)
+        live.update(progress)
+    assert capfd.readouterr().err.count("the instance k<half>") == 1
+    with Live(Budget(seconds=10.0), quiet=True) as live:
+        live.update(progress)
+    assert capfd.readouterr().err == ""
+
+
 def test_what_is_counted_has_its_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("engine.report.terminal.time", SimpleNamespace(monotonic=lambda: now))

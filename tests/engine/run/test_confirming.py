@@ -55,7 +55,11 @@ def _run(outcome: Outcome) -> tuple[str | None, list[str]]:
         ),
         confirm=confirm,
     )
-    gate = SimpleNamespace(begin=lambda original, built: None, judge=lambda evaluation, original, built: evaluation)
+    gate = SimpleNamespace(
+        begin=lambda original, built: None,
+        known=lambda original, built: None,
+        judge=lambda evaluation, original, built: evaluation,
+    )
     confirmation = Confirmation(cast(Any, evaluator), cast(Any, gate), search.tree.root.program, search.progress)
     best, refused = confirmation.best(_contenders(cast(Any, search), cast(Any, evaluator), confirmation.least))
     return best.candidate.proposal.summary if best and best.candidate.proposal else None, [

@@ -45,7 +45,7 @@ class Timed(ScriptedEvaluator):
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         self.begun.append(build().program.data.decode())
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         self.confirmed.append(built.program.data.decode())
         return Evaluation(
             Outcome.ACCEPTED, Measurement((), 2.0, 2.0, 2.0), None, built.binary.resources, built.binary.code_hash

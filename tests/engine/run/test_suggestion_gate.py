@@ -12,12 +12,13 @@ from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
 from engine.evaluate.guardrails import LIMITS
 from engine.model import Evaluation, Measurement, Outcome
+from engine.run.instance_check import INSTANCES
 from engine.run.machine import make_machine
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED
 from engine.settings.config import Guardrails
 from engine.spec.find import find_spec
-from engine.verify.names import INSTANCES, NAMES
+from engine.verify.names import NAMES
 from tests.runtime import with_runtime
 
 PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "kernels" / "saxpy.cu"
@@ -173,4 +174,20 @@ def test_faster_versions_that_were_not_confirmed_are_said_with_the_reason():
     )
     assert verdict("saxpy", None, Progress(4, 3), {}, None, refused[:1]).startswith(
         "No suggestion for saxpy: a faster version was not confirmed: 'y' differs"
+    )
+
+
+def test_a_verdict_names_the_other_instances_that_it_holds_for() -> None:
+    from engine.model import VerifiedInstance
+    from engine.run.result import faster
+
+    measured, predicted = Measurement((), 1.21, 1.2, 1.22), Measurement((), 1.6, 1.6, 1.6, predicted=True)
+    others = (VerifiedInstance("k<half>", Measurement((), 1.1, 1.09, 1.11)),)
+    assert faster("k", Evaluation(Outcome.ACCEPTED, measured, instances=others), {}, "3 tried") == (
+        "k is 1.21× faster (95 % interval 1.20 to 1.22), verified (3 tried). "
+        "Also verified for k<half> (1.10×), which the patch changes too."
+    )
+    others = (VerifiedInstance("k<half>", predicted), VerifiedInstance("k<double>", predicted))
+    assert faster("k", Evaluation(Outcome.SCREENED, predicted, instances=others), {}, "3 tried").endswith(
+        "not verified (3 tried). Also screened for k<half> (~1.6×), k<double> (~1.6×), which the patch changes too."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from engine.evaluate.build import Builder
 from engine.model import Guardrail, Program, Target
 from engine.process.sandbox import sandbox
 from engine.run import whole_check
-from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED, WholeCheck
+from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED, WholeCheck, WholeVerdict
 from engine.spec.find import find_spec
 from engine.verify.whole_build import preprocessed, with_lines_of
 
@@ -108,7 +108,10 @@ class Place:
         return Built(program, text, self.builder.expressions, binary, (), {})
 
     def judge(self, *edits: tuple[str, str], verified: Program | None = None) -> dict[str, Guardrail]:
-        return {g.name: g for g in self.check.judge(self.program, self.built(self.edited(*edits), verified))}
+        return {g.name: g for g in self.whole(*edits, verified=verified).guardrails}
+
+    def whole(self, *edits: tuple[str, str], verified: Program | None = None) -> WholeVerdict:
+        return self.check.judge(self.program, self.built(self.edited(*edits), verified))
 
 
 DEVICE = "static __device__ __noinline__ void put(float* y, int i, float v) { y[i] = v; }\n"
@@ -138,24 +141,24 @@ def test_what_is_begun_beside_a_confirmation_is_not_done_again(place: Place, mon
     built: list[bytes] = []
     build = WholeCheck._build
 
-    def counted(self: WholeCheck, files: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
+    def counted(self: WholeCheck, files: Mapping[str, bytes], unit: str, uses: Sequence[str]) -> WholeFile:
         built.append(files[unit])
-        return build(self, files, unit, main)
+        return build(self, files, unit, uses)
 
     monkeypatch.setattr(WholeCheck, "_build", counted)
     first, second = (place.built(place.edited(STORE, ("int threads = 256;", f"int threads = {n};"))) for n in (64, 32))
     place.check.begin(place.program, first)
-    passed = {g.name: g for g in place.check.judge(place.program, first)}
+    passed = {g.name: g for g in place.check.judge(place.program, first).guardrails}
     assert verdicts(passed) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, passed
     assert sum(b"threads = 64;" in text for text in built) == 1
     # What was refused costs the next one nothing but the wait.
     bad = place.built(place.edited((SPACE, SPACE + "typedef unsigned short size_t;\n")))
     place.check.begin(place.program, bad)
     place.check.begin(place.program, second)
-    found = {g.name: g for g in place.check.judge(place.program, second)}
+    found = {g.name: g for g in place.check.judge(place.program, second).guardrails}
     assert verdicts(found) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, found
     place.check.begin(place.program, second)
-    assert {g.name: g for g in place.check.judge(place.program, bad)}[HOST].verdict == "failed"
+    assert {g.name: g for g in place.check.judge(place.program, bad).guardrails}[HOST].verdict == "failed"
 
 
 def test_a_static_device_function_of_the_edit_is_no_host_code(place: Place) -> None:
@@ -253,11 +256,32 @@ def test_other_instances_in_files_that_include_the_kernel_are_compared(tmp_path:
     text = HEADER + "\nvoid run(const float* x, float* y, int n) { scale<float><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
     user = '#include "main.cu"\nvoid also(const double* x, double* y, int n) { scale<double><<<(n + 255) / 256, 256>>>(x, y, n); }\n'
     place = Place(tmp_path, main_cu=text.replace("#pragma once\n", ""), user_cu=user)
-    found = place.judge(("x[i] * x[i] + x[i]", "x[i] * (x[i] + T(1))"))
-    assert found[OTHERS].verdict == "failed", found
-    assert "user.cu" in found[OTHERS].detail
+    found = place.whole(("x[i] * x[i] + x[i]", "x[i] * (x[i] + T(1))"))
+    assert [(i.name, i.new.unit) for i in found.instances] == [("scale<double>", "user.cu")]
+    assert verdicts({g.name: g for g in found.guardrails}) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}
     same = place.judge(("y[i] = x[i] * x[i] + x[i];", "T v = x[i];\n        y[i] = v * v + v;"))
     assert verdicts(same) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, same
+
+
+def test_the_kernel_itself_may_be_other_code_in_a_file_that_includes_it(tmp_path: Path) -> None:
+    """An edit that is correct with the macros of its own file was not looked at where another file sets others."""
+    text = HEADER.replace("#pragma once\n", "#ifndef FACTOR\n#define FACTOR 2\n#endif\n").replace(
+        "x[i] * x[i] + x[i]", "x[i] * FACTOR"
+    )
+    text += "\nstatic void run(const float* x, float* y, int n) { scale<float><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
+    user = '#define FACTOR 3\n#include "main.cu"\nvoid also(const float* x, float* y, int n) { run(x, y, n); }\n'
+    same = '#include "main.cu"\nvoid more(const float* x, float* y, int n) { run(x, y, n); }\n'
+    place = Place(
+        tmp_path,
+        main_cu=text + "void first(const float* x, float* y, int n) { run(x, y, n); }\n",
+        user_cu=user,
+        same_cu=same,
+    )
+    found = place.judge(("x[i] * FACTOR", "x[i] + x[i]"))
+    assert found[VERIFIED].verdict == "failed", found
+    assert found[VERIFIED].detail.startswith("user.cu: ")
+    reordered = place.judge(("y[i] = x[i] * FACTOR;", "T v = x[i];\n        y[i] = v * FACTOR;"))
+    assert verdicts(reordered) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, reordered
 
 
 def test_lines_of_headers_are_told_apart() -> None:

@@ -97,7 +97,7 @@ class FakeEvaluator:
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         """Nothing is begun ahead."""
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         return self._evaluation(built)
 
     def close(self) -> None:

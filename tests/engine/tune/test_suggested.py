@@ -69,7 +69,7 @@ class Evaluator:
     def begin_confirming(self, build: Callable[[], Built]) -> None:
         """Nothing is begun ahead."""
 
-    def confirm(self, built: Built) -> Evaluation:
+    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
         found = self._measured(built)
         outcome = Outcome.ACCEPTED if found.ratio > 1 else Outcome.NO_DIFFERENCE
         return Evaluation(

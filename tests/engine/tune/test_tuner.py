@@ -89,7 +89,7 @@ class Evaluator:
     def begin_confirming(self, build: object) -> None:
         """Nothing is begun ahead."""
 
-    def confirm(self, built):
+    def confirm(self, built, *, any_speed=False):
         return self._evaluation(built)
 
     def close(self):
