@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,13 @@ class AdmittedChecks:
     cases: Callable[[], Sequence[Case]]
     screening: list[KnownRun] = field(default_factory=list, init=False)  # what each candidate is tried with
     _confirming: dict[Wanted, frozenset[str] | None] = field(default_factory=dict, init=False)
+    _infinite: set[str] = field(default_factory=set, init=False)  # outputs with infinite results for the spec's own inputs
+
+    def record(self, known: Sequence[KnownRun]) -> None:
+        """Look at the original's runs on the spec's own cases."""
+        for item in known:
+            floats = ((name, values) for name, values in self._floats(item) if item.family == "declared")
+            self._infinite |= {name for name, values in floats if np.isinf(values).any()}
 
     def confirming(self, rng: random.Random) -> list[tuple[int, str, int]]:
         """The admitted checks, each with a fresh seed."""
@@ -161,8 +168,17 @@ class AdmittedChecks:
         return self.runs.again([(item, buffers, None) for item, buffers in drawn])
 
     def _finite(self, item: KnownRun) -> bool:
-        """Whether the original's results are numbers: of NaN and infinities it is not said how they come about."""
-        return all(np.isfinite(values).all() for values in self._floats(item.original))
+        """Whether the original's results are numbers, or infinite as others of the output are for the spec's own inputs."""
+        return all(
+            not np.isnan(values).any() if name in self._infinite else np.isfinite(values).all()
+            for name, values in self._floats(item)
+        )
+
+    def _floats(self, item: KnownRun) -> Iterator[tuple[str, NDArray[Any]]]:
+        for name, values in item.original.items():
+            dtype = parse_dtype(self.spec.argument(name).type)
+            if dtype.kind == "float":
+                yield name, dtype.to_float64(values)
 
     def _close(self, item: KnownRun) -> bool:
         """Whether its results are those in double precision but for rounding, where these are known."""
@@ -175,7 +191,3 @@ class AdmittedChecks:
             if dtype.kind in ("float", "int") and not np.isclose(now, item.wide[name], rtol=rtol, atol=0.0).all():
                 return False
         return True
-
-    def _floats(self, outputs: Arrays) -> list[NDArray[Any]]:
-        dtypes = {name: parse_dtype(self.spec.argument(name).type) for name in outputs}
-        return [dtypes[name].to_float64(values) for name, values in outputs.items() if dtypes[name].kind == "float"]

@@ -224,6 +224,7 @@ class CpuScreen:
             self._missing.append(_NO_REFERENCE)
         for item in known:
             self._noise.record(item)
+        self._admitted.record(known)
         problems = unwritten(self._spec, known, self._cases) or self._repeats(known, again)
         if not problems:
             problems = self._controls(binary, known)

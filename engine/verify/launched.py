@@ -138,12 +138,10 @@ def _assigns(statement: Sequence[Token]) -> str:
     texts = [token.text for token in statement]
     end, at = -1, 0
     if texts[:2] == ["if", "("]:
-        depth = 0
-        for at, word in enumerate(texts):
-            depth += (word == "(") - (word == ")")
-            if word == ")" and depth == 0:
-                break
-        at += 1
+        depth, at = 1, 2
+        while depth and at < len(texts):
+            depth += (texts[at] == "(") - (texts[at] == ")")
+            at += 1
         if texts[at : at + 1] == ["{"]:
             end, at = -2, at + 1
     if texts[at + 1 : at + 2] != ["="] or statement[at].kind != "name":

@@ -7,6 +7,7 @@ the results that it has without the change.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -63,13 +64,14 @@ def caller_cases(
     return (
         *_other_reals(spec, base, rng),
         *_other_whole(spec, base, rng, constants),
+        *_narrower(spec, base, rng),
         *_other_launches(spec, base, rng),
         *_in_place(spec, by_size, shared),
     )
 
 
 def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Values of the size of one and more, the values of the other scalars, and zeros in turn."""
+    """Values of the size of one, the values of the other scalars, values beyond one, and in turn zero and the other sign."""
     given = _numbers(spec, "float")
     if not given:
         return
@@ -80,6 +82,9 @@ def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[C
     names = [name for name, value in given.items() if value]
     for name in rng.sample(names, min(len(names), _MOST_ZEROS)):
         yield CallerCase(_changed(base, {name: 0.0}), nan=True)
+    yield CallerCase(_changed(base, {n: rng.uniform(1.2, 4.0) * max(abs(v), 1.0) for n, v in given.items()}))
+    for name in rng.sample(list(given), min(len(given), _MOST_ZEROS)):
+        yield CallerCase(_changed(base, {name: math.copysign(rng.uniform(0.3, 3.0), -given[name])}))
 
 
 def _least_one(value: float) -> float:
@@ -93,7 +98,7 @@ def _other_whole(spec: KernelSpec, base: Case, rng: random.Random, constants: Co
         low, high = parse_dtype(spec.argument(name).type).limits
         others = [other for other in _other_values(int(value), constants) if low <= other <= high]
         found.append([_changed(base, {name: float(other)}) for other in _chosen(others, rng)])
-    for name, value in _free_sizes(spec, launched=False).items():
+    for name, value in _free_sizes(spec, base, launched=False, fixed=True).items():
         found.append([_resized(base, name, other) for other in _chosen(_other_values(value, constants), rng)])
     for cases in rng.sample(found, min(len(found), _MOST_SCALARS)):
         yield from (CallerCase(case) for case in cases)
@@ -110,19 +115,29 @@ def _other_values(value: int, constants: Collection[int]) -> list[int]:
     if value in (0, 1):
         return [1 - value, 2]
     near = {0, 1, value - 1, value + 1, 2 * value}
-    return sorted(({*near, *(c for c in constants if 0 < c <= _LARGEST)}) - {value})
+    landmarks = (other for c in constants if 0 < c <= _LARGEST for other in (c, c + 1))
+    return sorted({*near, *landmarks} - {value})
+
+
+def _narrower(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
+    """Sizes that no buffer has, such as the width of a region of an image: one less, and any below."""
+    for name, value in _free_sizes(spec, base, launched=False, fixed=False).items():
+        smaller = {value - 1, rng.randrange(1, max(2, value))} - {0, value}
+        yield from (CallerCase(_resized(base, name, other)) for other in sorted(smaller))
 
 
 def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Sizes that the launch alone has, such as threads of a block that the host chooses."""
-    for name, value in _free_sizes(spec, launched=True).items():
+    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, and one."""
+    for name, value in _free_sizes(spec, base, launched=True).items():
         if value % _WARP == 0 and value <= _MOST_THREADS:
+            least = {_WARP // 2, _WARP}
             others = [_WARP << step for step in range(6) if _WARP << step != value]
         else:
+            least = set[int]()
             others = [other for other in (1, value // 2, value + 1, 2 * value) if other not in (0, value)]
         larger = [other for other in others if other > value]
-        drawn = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
-        yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted(drawn))
+        some = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
+        yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted((least | some) - {value}))
 
 
 def _in_place(spec: KernelSpec, by_size: list[Case], shared: Collection[tuple[str, str]]) -> Iterator[CallerCase]:
@@ -147,15 +162,20 @@ def _numbers(spec: KernelSpec, kind: str) -> dict[str, float]:
     return found
 
 
-def _free_sizes(spec: KernelSpec, *, launched: bool) -> Mapping[str, int]:
-    """Whole sizes with one value in all cases that no buffer's size or contents hang on: those that the launch alone has, or scalars."""
+def _free_sizes(spec: KernelSpec, base: Case, *, launched: bool, fixed: bool | None = None) -> Mapping[str, int]:
+    """Whole sizes of a case that no buffer's size or contents hang on: those that the launch alone has, or scalars.
+
+    `fixed`: only those with one value in all cases, or with several.
+    """
     used = {word for a in spec.arguments for word in _words(a, scalars=False)}
     passed = {word for a in spec.arguments for word in _words(a, scalars=True)}
     cases = (*spec.check, *spec.time)
     found = {}
-    for name, value in cases[0].sizes.items():
-        fixed = isinstance(value, int) and all(case.sizes.get(name) == value for case in cases)
-        if fixed and name not in used and (name in passed) is not launched:
+    for name, value in base.sizes.items():
+        if not all(isinstance(case.sizes.get(name), int) for case in cases):
+            continue
+        one = len({case.sizes[name] for case in cases}) == 1
+        if name not in used and (name in passed) is not launched and fixed in (None, one):
             found[name] = int(value)
     return found
 
