@@ -54,7 +54,9 @@ class AdmittedChecks:
     cases: Callable[[], Sequence[Case]]
     screening: list[KnownRun] = field(default_factory=list, init=False)  # what each candidate is tried with
     _confirming: dict[Wanted, frozenset[str] | None] = field(default_factory=dict, init=False)
-    _infinite: set[str] = field(default_factory=set, init=False)  # outputs with infinite results for the spec's own inputs
+    _infinite: set[str] = field(
+        default_factory=set, init=False
+    )  # outputs with infinite results for the spec's own inputs
 
     def record(self, known: Sequence[KnownRun]) -> None:
         """Look at the original's runs on the spec's own cases."""
@@ -131,6 +133,9 @@ class AdmittedChecks:
             passing = self._passing([(case, change.words) for case in cases])
             if change.nan:
                 self._confirming |= self._nan_checks(SpecialValues(self.spec, self._ordinary), passing)
+            elif change.kind == "masked":
+                if passing and SpecialValues(self.spec, self._ordinary).defines_extremes(passing):
+                    self._confirming |= {(item.case, item.family): None for item in passing}
             elif change.kind == "rows":
                 runs = self.runs.again([(item, in_order(self.spec, item.buffers), None) for item in passing])
                 for item, run in zip(passing, runs, strict=True):

@@ -25,12 +25,13 @@ from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
 from engine.evaluate.secret_cases import SecretCases
 from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
+from engine.evaluate.twin_jobs import twin_job
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.data import bytes_needed, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.undeclared import contents
 from engine.verify.plan import plan
-from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
+from engine.verify.widen import widen, widened_spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,13 +193,7 @@ class CpuScreen:
         others = [replace(job, order=1 + i % 2) for i, job in enumerate(jobs)] if turned else []
         pairs = [(binary, job) for job in (*jobs, *others)]
         if self._wide is not None:
-            pairs += [
-                (
-                    self._wide,
-                    self._job(self._original, c, (wide_buffers(self._spec, b), wide_scalars(self._spec, v)), 0),
-                )
-                for c, _, b, v in drawn
-            ]
+            pairs += [(self._wide, twin_job(self._spec, job)) for job in jobs]
         found = self._machine.run_each(pairs, deadline_s=deadline_s or _ORIGINAL_DEADLINE_S)
         turned_at, twins_at = len(jobs), len(jobs) + len(others)
         runs, again, twins = found[:turned_at], found[turned_at:twins_at], found[twins_at:]
@@ -404,7 +399,10 @@ class CpuScreen:
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
-        self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, self._builder.defences)
+        landmarks = self._secret.constants(self._original.program)
+        self._mixed = MixedMagnitudes(
+            self._spec, self._machine, self._original, self._wide, self._builder.defences, landmarks
+        )
         self._mixed.draw(self._random)
         self._fresh = self._drawn_afresh()
 

@@ -13,11 +13,11 @@ from engine.cuda.phases import NVCC, form_of
 from engine.errors import OptimlError
 from engine.evaluate.known_runs import KnownRun
 from engine.evaluate.sampled_sizes import Machinery, SampledSizes
+from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig, Program
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.other_callers import whole_numbers
-from engine.verify.widen import wide_buffers, wide_scalars
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,5 +129,4 @@ class SuggestionRuns:
     def _widened(self, job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
         if self.wide is None:
             return None
-        buffers = wide_buffers(self.spec, dict(job.buffers))
-        return self.wide, replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))
+        return self.wide, twin_job(self.spec, job)

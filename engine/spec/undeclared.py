@@ -1,8 +1,8 @@
 """Contents that a spec's fills leave out and a caller may pass: what an edit may only take for granted where the original does.
 
-Whole numbers beyond their range, other values in a buffer that the spec fills with one, NaN in what has a range, NaN beside zeros, rows of
-a sparse matrix in any order and of any length. A family is tried where the original is defined on it; `in_order` gives the contents
-that must have the same results.
+Whole numbers beyond their range, other values in a buffer that the spec fills with one, NaN in what has a range, NaN beside zeros, many
+elements of minus infinity, rows of a sparse matrix in any order and of any length. A family is tried where the original is defined on
+it; `in_order` gives the contents that must have the same results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
-Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "rows"]
+Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
 
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
@@ -51,6 +51,7 @@ class Undeclared:
             "filled": f"'{self.argument}' filled with more than one value",
             "ranged nan": "NaN also where the spec gives a range",
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
+            "masked": f"'{self.argument}' minus infinity in every other place",
             "rows": "long rows with columns in any order",
         }[self.kind]
 
@@ -70,9 +71,10 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
     if any(_ranged(argument) for argument in _read(spec)):
         found.append(Undeclared("ranged nan"))
     floats = [argument.name for argument in _read(spec) if _takes_nan(argument)]
-    for argument in _read(spec):
-        if _takes_zero(spec, argument) and set(floats) - {argument.name}:
+    for argument in spec.arguments:  # a factor may stand in constant memory
+        if argument.role in ("in", "inout") and _takes_zero(spec, argument) and set(floats) - {argument.name}:
             found.append(Undeclared("zeros beside nan", argument.name))
+    found += [Undeclared("masked", name) for name in floats if spec.argument(name).fill.kind == "normal"]
     if any(argument.fill.kind == "csr_offsets" for argument in _read(spec)):
         found.append(Undeclared("rows"))
     return tuple(found)
@@ -98,13 +100,20 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
                 0, _MORE, old.size
             ).astype(old.dtype)
         return buffers
+    if change.kind == "masked":
+        old, dtype = buffers[change.argument], parse_dtype(spec.argument(change.argument).type)
+        values = np.where(rng.random(old.size) < 0.5, -np.inf, dtype.to_float64(old))
+        return {**buffers, change.argument: dtype.from_float64(values)}
     if change.kind == "rows":
         return {**buffers, **_other_rows(spec, case, buffers, rng)}
+    if change.argument:
+        old = buffers[change.argument]
+        buffers[change.argument] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
     for argument in _read(spec):
         old, dtype = buffers[argument.name], parse_dtype(argument.type)
         if argument.name == change.argument:
-            buffers[argument.name] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
-        elif _ranged(argument) or (change.kind == "zeros beside nan" and _takes_nan(argument)):
+            continue
+        if _ranged(argument) or (change.kind == "zeros beside nan" and _takes_nan(argument)):
             values = np.where(rng.random(old.size) * _NAN_SHARE < 1.0, np.nan, dtype.to_float64(old))
             buffers[argument.name] = dtype.from_float64(values)
     return buffers

@@ -36,6 +36,10 @@ class Defences:
         True  # CPU: one input huge, or far from zero, beside ordinary ones, where the original's results are exact
     )
     alike_inputs: bool = True  # CPU: most elements of an input are one value
+    far_inputs: bool = True  # CPU: inputs that are far from zero by thousands of times their spread
+    halves: bool = (
+        True  # CPU: inputs at which roundings differ: multiples of a half, and subnormal ones for whole results
+    )
     equal_terms: bool = True  # CPU: inputs of one value at the timed sizes, whose sums round one way
     ignored_nan: bool = True  # CPU: NaN also where the original passes over them
     module_states: bool = (
