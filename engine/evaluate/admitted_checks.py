@@ -18,7 +18,7 @@ from engine.evaluate.special_values import SpecialValues
 from engine.spec.data import EXTREMES, NAN, bytes_needed, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.spec.undeclared import in_order, undeclared
+from engine.spec.undeclared import LONG_ROWS, in_order, outputs_in_order, undeclared
 from engine.verify.defences import Defences
 from engine.verify.other_callers import CallerCase
 
@@ -102,7 +102,9 @@ class AdmittedChecks:
         before = self.secret.cases
         first = len(self.spec.check) + len(before)
         self.secret.cases = (*before, *(each.case for each in proposed))
-        wanted: list[Wanted] = [(first + i, "declared") for i in range(len(proposed))]
+        wanted: list[Wanted] = [
+            (first + i, LONG_ROWS if each.long_rows else "declared") for i, each in enumerate(proposed)
+        ]
         if takes_nan(self.spec) and self.defences.nan_inputs:
             wanted += [(first + i, NAN) for i, each in enumerate(proposed) if each.nan]
         passing = self._passing(wanted)
@@ -112,9 +114,12 @@ class AdmittedChecks:
         for (item, _, _), run in zip(compared, self.runs.again(compared), strict=True):
             if not run.findings and self.noise.compare(item, run.outputs) is None:
                 kept.append(item.case)
-        kept.sort()
+        long = self._in_any_order([item for item in passing if item.family == LONG_ROWS])
+        kept = sorted([*kept, *(item.case for item in long)])
         special = SpecialValues(self.spec, self._ordinary)
-        admitted: dict[Wanted, frozenset[str] | None] = {(case, "declared"): None for case in kept}
+        admitted: dict[Wanted, frozenset[str] | None] = {
+            (case, LONG_ROWS if proposed[case - first].long_rows else "declared"): None for case in kept
+        }
         for item in passing:
             if item.family == NAN and item.case in kept:
                 admitted |= self._nan_checks(special, [item])
@@ -137,12 +142,22 @@ class AdmittedChecks:
                 if passing and SpecialValues(self.spec, self._ordinary).defines_extremes(passing):
                     self._confirming |= {(item.case, item.family): None for item in passing}
             elif change.kind == "rows":
-                runs = self.runs.again([(item, in_order(self.spec, item.buffers), None) for item in passing])
-                for item, run in zip(passing, runs, strict=True):
-                    if not run.findings and self.noise.compare(item, run.outputs) is None:
-                        self._confirming[item.case, item.family] = None
+                self._confirming |= {(item.case, item.family): None for item in self._in_any_order(passing)}
             else:
                 self._confirming |= {(i.case, i.family): None for i in passing if self._finite(i) and self._close(i)}
+
+    def _in_any_order(self, passing: Sequence[KnownRun]) -> list[KnownRun]:
+        """Those of runs on sparse matrices whose results are those of the same rows with their columns in order."""
+        runs = self.runs.again([(item, in_order(self.spec, item.buffers), None) for item in passing])
+        kept = []
+        for item, run in zip(passing, runs, strict=True):
+            first, wide = (
+                outputs and outputs_in_order(self.spec, item.buffers, outputs) for outputs in (item.original, item.wide)
+            )
+            ordered = replace(item, original=first or {}, wide=wide)
+            if not run.findings and self.noise.compare(ordered, run.outputs) is None:
+                kept.append(item)
+        return kept
 
     def _nan_checks(self, special: SpecialValues, passed: Sequence[KnownRun]) -> dict[Wanted, frozenset[str] | None]:
         """Runs with NaN, with the outputs that pass it on in each."""

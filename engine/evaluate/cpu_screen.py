@@ -136,6 +136,7 @@ class CpuScreen:
         self._runs = SuggestionRuns(
             self._spec, self._machine, built, self._wide, self._secret.launch,
             lambda item, outputs: self._noise.compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
+            self._builder.defences.any_address,
         )  # fmt: skip
         if outside := self._runs.samples(built, self._random).outside():
             case, message = outside

@@ -17,6 +17,7 @@ from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig, Program
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.assumptions import anywhere
 from engine.verify.other_callers import whole_numbers
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class SuggestionRuns:
     wide: CpuBinary | None
     launch: Launch
     compare: Compare
+    aligned: bool = True  # whether accesses wider than an element are a fault where callers may pass any address
 
     def samples(self, original: Built, rng: random.Random) -> SampledSizes:
         """The sampled sizes of a run; `original` is what runs there."""
@@ -112,19 +114,40 @@ class SuggestionRuns:
         return None
 
     def moved(self, built: Built, known: Sequence[KnownRun], jobs: Sequence[CpuJob]) -> Failure | None:
-        """What is wrong where all buffers, or one, are aligned as their elements alone. A run that ends there says nothing: see
-        verify/assumptions.py."""
+        """What is wrong where all buffers, or one, are aligned as their elements alone.
+
+        An edit with wider accesses than the original's ends there: it has to look at each address, unless the visible callers pass
+        whole buffers.
+        """
         names = [argument.name for argument in self.spec.arguments if argument.role != "scalar"]
         which = [frozenset(names), *(frozenset({name}) for name in names if len(names) > 1)]
         pairs = [(item, replace(job, moved=some)) for some in which for item, job in zip(known, jobs, strict=True)]
         runs = self.machine.run_many(built.extra, [job for _, job in pairs], deadline_s=_WHOLE_DEADLINE_S)
-        for (item, _), run in zip(pairs, runs, strict=True):
+        for (item, job), run in zip(pairs, runs, strict=True):
             if run.findings:
+                if (failure := self._misaligned(built, item, job, run)) is not None:
+                    return failure
                 continue
             if failure := self.compare(item, run.outputs):
                 return failure
             built.extra.saw(run)
         return None
+
+    def _misaligned(self, built: Built, item: KnownRun, job: CpuJob, run: CpuRun) -> Failure | None:
+        """A run that ended at an access that is wider than an element, where the original's does not."""
+        finding = next((each for each in run.findings if each.kind == "misaligned"), None)
+        reason = anywhere(self.original.program, self.spec, finding.array) if finding is not None else ""
+        if finding is None or not reason or not self.aligned:
+            return None
+        launches = self.original.launches[item.case]
+        (own,) = self.machine.run_many(self.original.extra, [replace(job, launches=launches)])
+        if own.findings:
+            return None
+        return Failure(
+            f"{finding.message} where '{finding.array}' begins at an odd element, and {reason}: take vectors where its address "
+            "allows them",
+            argument=finding.array, index=finding.index, line=finding.line,
+        )  # fmt: skip
 
     def _widened(self, job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
         if self.wide is None:

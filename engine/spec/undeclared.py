@@ -7,6 +7,7 @@ it; `in_order` gives the contents that must have the same results.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,12 +21,14 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
 
+LONG_ROWS = "long rows with columns in any order"
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
 _ALTERED = 4  # one whole number of so many is beyond its range. Ours
 _NEAR = 200  # below the range: half of them are so near, as other marks of padding are. Ours
 _WIDTHS = 16  # times the range that "above" goes beyond it. Ours
 _MORE = 32  # above the value that fills a buffer. Ours
+_LONG = 1 << 14  # entries of a row: 48 KiB, which a block has without asking for more, hold fewer floats. Ours
 _NEARLY = 4  # of which one part of a type's numbers makes a range wide. Ours
 _SIGNED = 1 << 24  # the most a signed number is: sums and squares of larger ones overflow, which is undefined. Ours
 
@@ -52,7 +55,7 @@ class Undeclared:
             "ranged nan": "NaN also where the spec gives a range",
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
             "masked": f"'{self.argument}' minus infinity in every other place",
-            "rows": "long rows with columns in any order",
+            "rows": LONG_ROWS,
         }[self.kind]
 
 
@@ -121,7 +124,16 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
 
 def in_order(spec: KernelSpec, buffers: Arrays) -> Arrays:
     """The contents with the columns of each row of a sparse matrix in order, and what belongs to each of them at its side."""
-    found = dict(buffers)
+    return _sorted(spec, buffers, buffers, [argument.name for argument in _read(spec)])
+
+
+def outputs_in_order(spec: KernelSpec, buffers: Arrays, outputs: Arrays) -> Arrays:
+    """Results for `buffers`, with those that belong to an entry where `in_order` puts it."""
+    return _sorted(spec, buffers, outputs, list(outputs))
+
+
+def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, names: list[str]) -> Arrays:
+    found = dict(arrays)
     for argument in spec.arguments:
         if argument.fill.kind != "csr_offsets":
             continue
@@ -129,10 +141,21 @@ def in_order(spec: KernelSpec, buffers: Arrays) -> Arrays:
         row = np.searchsorted(buffers[argument.name][1:], np.arange(columns.size), side="right")
         order = np.lexsort((columns, row))
         size = spec.argument(argument.fill.of).size
-        for other in _read(spec):
-            if other.size == size and found[other.name].size == columns.size:
-                found[other.name] = buffers[other.name][order]
+        for name in names:
+            if spec.argument(name).size == size and found[name].size == columns.size:
+                found[name] = arrays[name][order]
     return found
+
+
+def long_rows(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:
+    """A case with so many entries of a sparse matrix that its longest row holds more than a block's memory does; None without one."""
+    for argument in _read(spec):
+        if argument.fill.kind == "csr_offsets":
+            entries = spec.argument(argument.fill.of).size
+            if isinstance(case.sizes.get(entries), int):
+                value = 2 * rng.randint(_LONG, _LONG + _LONG // 8)
+                return Case(f"{case.name}, {entries} = {value}, drawn", {**case.sizes, entries: value})
+    return None
 
 
 def _read(spec: KernelSpec) -> list[Argument]:

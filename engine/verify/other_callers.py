@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from engine.spec.data import bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
+from engine.spec.undeclared import long_rows
 
 _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
-_MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 6, 3  # cases of one kind; each costs a confirmation some runs. Ours
-_LARGE, _MOST_SCALARS = 3, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
+_MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 7, 3  # cases of one kind; each costs a confirmation some runs. Ours
+_LARGE, _MOST_SCALARS = 4, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
 _NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})[uUlL]*(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -30,12 +31,14 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 class CallerCase:
     """A case, and the one whose results the original must have there on the same inputs; None: it need only be finite there.
 
-    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not.
+    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. With
+    `long_rows` it is tried with long rows of a sparse matrix alone.
     """
 
     case: Case
     same_as: Case | None = None
     nan: bool = False
+    long_rows: bool = False
 
 
 def whole_numbers(text: str) -> frozenset[int]:
@@ -67,6 +70,7 @@ def caller_cases(
         *_narrower(spec, base, rng),
         *_other_launches(spec, base, rng),
         *_in_place(spec, by_size, shared),
+        *(CallerCase(case, long_rows=True) for case in [long_rows(spec, base, rng)] if case is not None),
     )
 
 
