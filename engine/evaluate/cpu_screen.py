@@ -485,9 +485,15 @@ class CpuScreen:
             return None, unwatched
         assert self._original is not None
         assert self._runs is not None
-        jobs = [self._job(self._original, k.case, (k.buffers, k.scalars), 0) for k in known]
+        # Only runs that are compared whole count for a candidate, and so for the original.
+        counted = [k for k in known if k.compared is None]
+        jobs = [self._job(self._original, k.case, (k.buffers, k.scalars), 0) for k in counted]
         verdict = self._conditions.judge(watched, jobs)
         if verdict.verdict == "passed":
             return None, verdict
-        wrong = self._runs.named_values(watched, self._conditions.words(watched), self._random)
-        return wrong, self._conditions.judge(watched, jobs)
+        if wrong := self._runs.named_values(watched, self._conditions.words(watched), self._random):
+            return wrong, verdict
+        if (verdict := self._conditions.judge(watched, jobs)).verdict == "failed":
+            self._runs.other_blocks(watched, [k for k in counted if k.case < len(self._spec.check)])
+            verdict = self._conditions.judge(watched, jobs)
+        return None, verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candid
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
 _MOST_TIMED_THREADS = 1 << 18  # likewise for one size of a timing case, half a second: the whole of it is sampled. Ours
 _LARGEST_NAMED, _MOST_NAMED = 1 << 20, 48  # of a number of a text, and sizes that come of them. Ours
+_EXTENTS, _DEPTHS, _MOST_THREADS = (16, 32, 64, 128, 512), (2,), 1024  # of blocks that no host launches. Ours
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
@@ -133,6 +134,24 @@ class SuggestionRuns:
             built.extra.saw(run)
         return None
 
+    def other_blocks(self, built: Built, known: Sequence[KnownRun]) -> None:
+        """Run a candidate with blocks that its host does not launch, for the conditions that it adds for them.
+
+        Only sizes with which the original gives what it gives with its own count, and what a candidate does there is no fault: no
+        caller launches it so. Where it is wrong its conditions count as not met.
+        """
+        item = max((each for each in known if each.compared is None), key=lambda each: _bytes(each), default=None)
+        if item is None or built.launches[item.case] != self.original.launches[item.case]:
+            return
+        for launches in _other_blocks(built.launches[item.case]):
+            job = CpuJob(launches, item.buffers, item.scalars)
+            (own,) = self.machine.run_many(self.original.extra, [job], deadline_s=_WHOLE_DEADLINE_S)
+            if own.findings or self.compare(item, own.outputs) is not None:
+                continue
+            (run,) = self.machine.run_many(built.extra, [job], deadline_s=_WHOLE_DEADLINE_S)
+            if not run.findings and self.compare(item, run.outputs) is None:
+                built.extra.saw(run)
+
     def _misaligned(self, built: Built, item: KnownRun, job: CpuJob, run: CpuRun) -> Failure | None:
         """A run that ended at an access that is wider than an element, where the original's does not."""
         finding = next((each for each in run.findings if each.kind == "misaligned"), None)
@@ -153,3 +172,26 @@ class SuggestionRuns:
         if self.wide is None:
             return None
         return self.wide, twin_job(self.spec, job)
+
+
+def _bytes(item: KnownRun) -> int:
+    return sum(array.nbytes for array in item.buffers.values())
+
+
+def _other_blocks(launches: Sequence[LaunchConfig]) -> Iterator[tuple[LaunchConfig, ...]]:
+    """The launches with other extents of their blocks, with as many blocks and with about as many threads."""
+    for axis, extents in enumerate((_EXTENTS, _EXTENTS, _DEPTHS)):
+        for extent in extents:
+            for whole in (True, False):
+                found = tuple(_resized(each, axis, extent, whole=whole) for each in launches)
+                if found != tuple(launches) and all(each.threads <= _MOST_THREADS for each in found):
+                    yield found
+
+
+def _resized(launch: LaunchConfig, axis: int, extent: int, *, whole: bool) -> LaunchConfig:
+    grid, block, old = list(launch.grid), list(launch.block), launch.block[axis]
+    block[axis] = extent
+    if not whole:
+        grid[axis] = -(-grid[axis] * old // extent)
+    shared = -(-launch.shared_bytes * max(extent, old) // old)
+    return LaunchConfig((grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), shared)
