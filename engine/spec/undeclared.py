@@ -7,18 +7,21 @@ it; `in_order` gives the contents that must have the same results.
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from engine import arith
-from engine.spec.data import NAN, poisoned, seed_of
+from engine.spec.data import NAN, buffer_elements, poisoned, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
+_WORD = re.compile(r"[A-Za-z_]\w*")
 Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
 
 LONG_ROWS = "long rows with columns in any order"
@@ -150,11 +153,14 @@ def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, names: list[str])
 def long_rows(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:
     """A case with so many entries of a sparse matrix that its longest row holds more than a block's memory does; None without one."""
     for argument in _read(spec):
-        if argument.fill.kind == "csr_offsets":
-            entries = spec.argument(argument.fill.of).size
-            if isinstance(case.sizes.get(entries), int):
-                value = 2 * rng.randint(_LONG, _LONG + _LONG // 8)
-                return Case(f"{case.name}, {entries} = {value}, drawn", {**case.sizes, entries: value})
+        if argument.fill.kind != "csr_offsets":
+            continue
+        entries = spec.argument(argument.fill.of)
+        name = next((n for n in _WORD.findall(entries.size) if isinstance(case.sizes.get(n), int)), "")
+        if name:
+            times = 2 * rng.randint(_LONG, _LONG + _LONG // 8) / buffer_elements(spec, case)[entries.name]
+            value = math.ceil(case.sizes[name] * max(times, 1.0))
+            return Case(f"{case.name}, {name} = {value}, drawn", {**case.sizes, name: value})
     return None
 
 

@@ -23,7 +23,7 @@ _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
 _MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 7, 3  # cases of one kind; each costs a confirmation some runs. Ours
 _LARGE, _MOST_SCALARS = 4, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
-_NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})[uUlL]*(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})(?:[uUlL]*|\.0*[fF]?)(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -42,7 +42,7 @@ class CallerCase:
 
 
 def whole_numbers(text: str) -> frozenset[int]:
-    """The whole numbers that a text without comments has."""
+    """The whole numbers that a text without comments has, also those that are written as reals."""
     return frozenset(int(number) for number in _NUMBER.findall(text))
 
 
