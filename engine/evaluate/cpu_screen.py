@@ -24,7 +24,7 @@ from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
 from engine.evaluate.secret_cases import SecretCases
-from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
+from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, ComparedJob, SuggestionRuns
 from engine.evaluate.twin_jobs import twin_job
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.data import bytes_needed, scalars
@@ -164,6 +164,9 @@ class CpuScreen:
         launches = self._with_secret(built).launches[case]
         early = not self._builder.defences.late_copies
         return CpuJob(launches, *inputs, order, early_copies=early, shared=self._case(case).shared)
+
+    def _first_job(self, built: Built, item: KnownRun) -> CpuJob:
+        return self._job(built, item.case, (self._before(item), item.scalars), 0)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
         chosen = self._case(case)
@@ -400,10 +403,7 @@ class CpuScreen:
             self._sampled.draw()
             for run in self._sampled.runs:
                 original.extra.saw(run)
-        landmarks = self._secret.constants(self._original.program)
-        self._mixed = MixedMagnitudes(
-            self._spec, self._machine, self._original, self._wide, self._builder.defences, landmarks
-        )
+        self._mixed = MixedMagnitudes(self._spec, self._machine, self._original, self._wide, self._builder.defences)
         self._mixed.draw(self._random)
         self._fresh = self._drawn_afresh()
 
@@ -450,8 +450,8 @@ class CpuScreen:
                 return screened, ()
             # Of few cores the race detector would take those that refute most of what is refuted.
             racing = beside.submit(self._race_findings, built, inputs) if judged and not early else racing
-            drawn = [self._job(built, k.case, (self._before(k), k.scalars), 0) for k in declared]
-            wrong, sampled = self._runs.moved(watched, declared, drawn), None
+            pairs = [ComparedJob(k, self._first_job(built, k), self._first_job(self._original, k)) for k in declared]
+            wrong, sampled = self._runs.moved(watched, pairs), None
             if wrong is None and self._mixed:
                 wrong = self._mixed.judge(watched)
             if wrong is None and self._sampled:

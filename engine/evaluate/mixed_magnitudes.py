@@ -86,17 +86,13 @@ class _KnownContents:
 
 @dataclass
 class MixedMagnitudes:
-    """Runs beside one original; `wide` is its twin in double precision. Without one only whole numbers are compared.
-
-    `landmarks` are whole numbers of the original's text.
-    """
+    """Runs beside one original; `wide` is its twin in double precision. Without one only whole numbers are compared."""
 
     spec: KernelSpec
     machine: CpuMachine
     original: Built
     wide: CpuBinary | None
     defences: Defences = ALL
-    landmarks: frozenset[int] = frozenset()
     _runs: list[_KnownContents] = field(default_factory=list, init=False)
 
     def draw(self, rng: random.Random) -> None:

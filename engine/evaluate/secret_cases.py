@@ -48,11 +48,10 @@ class SecretCases:
         """Drawn cases of other callers that the original's launches allow."""
         if not self._callers:
             return ()
-        drawn = caller_cases(self._spec, self._rng, self.constants(original), _passed_twice(self._spec, original))
+        drawn = caller_cases(self._spec, self._rng, self._constants(original), _passed_twice(self._spec, original))
         return tuple(each for each in drawn if self._fits(original, each.case.sizes))
 
-    def constants(self, original: Program) -> frozenset[int]:
-        """The whole numbers of the text that is compiled; none where it cannot be read."""
+    def _constants(self, original: Program) -> frozenset[int]:
         try:
             text = self._builder.slice(original)
         except OptimlError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun
@@ -34,6 +34,14 @@ _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
 Compare = Callable[[KnownRun, Mapping[str, Any]], Failure | None]
+
+
+class ComparedJob(NamedTuple):
+    """What the original made of some inputs, with a candidate's job and the original's own for them."""
+
+    known: KnownRun
+    job: CpuJob
+    own: CpuJob
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class SuggestionRuns:
                 return found
         return None
 
-    def moved(self, built: Built, known: Sequence[KnownRun], jobs: Sequence[CpuJob]) -> Failure | None:
+    def moved(self, built: Built, known: Sequence[ComparedJob]) -> Failure | None:
         """What is wrong where all buffers, or one, are aligned as their elements alone.
 
         An edit with wider accesses than the original's ends there: it has to look at each address, unless the visible callers pass
@@ -122,14 +130,14 @@ class SuggestionRuns:
         """
         names = [argument.name for argument in self.spec.arguments if argument.role != "scalar"]
         which = [frozenset(names), *(frozenset({name}) for name in names if len(names) > 1)]
-        pairs = [(item, replace(job, moved=some)) for some in which for item, job in zip(known, jobs, strict=True)]
+        pairs = [(each, replace(each.job, moved=some)) for some in which for each in known]
         runs = self.machine.run_many(built.extra, [job for _, job in pairs], deadline_s=_WHOLE_DEADLINE_S)
-        for (item, job), run in zip(pairs, runs, strict=True):
+        for (each, job), run in zip(pairs, runs, strict=True):
             if run.findings:
-                if (failure := self._misaligned(built, item, job, run)) is not None:
+                if failure := self._misaligned(run, replace(each.own, moved=job.moved)):
                     return failure
                 continue
-            if failure := self.compare(item, run.outputs):
+            if failure := self.compare(each.known, run.outputs):
                 return failure
             built.extra.saw(run)
         return None
@@ -152,15 +160,13 @@ class SuggestionRuns:
             if not run.findings and self.compare(item, run.outputs) is None:
                 built.extra.saw(run)
 
-    def _misaligned(self, built: Built, item: KnownRun, job: CpuJob, run: CpuRun) -> Failure | None:
-        """A run that ended at an access that is wider than an element, where the original's does not."""
+    def _misaligned(self, run: CpuRun, own: CpuJob) -> Failure | None:
+        """A run that ended at an access that is wider than an element, where the original's run `own` does not."""
         finding = next((each for each in run.findings if each.kind == "misaligned"), None)
         reason = anywhere(self.original.program, self.spec, finding.array) if finding is not None else ""
         if finding is None or not reason or not self.aligned:
             return None
-        launches = self.original.launches[item.case]
-        (own,) = self.machine.run_many(self.original.extra, [replace(job, launches=launches)])
-        if own.findings:
+        if self.machine.run_many(self.original.extra, [own], deadline_s=_WHOLE_DEADLINE_S)[0].findings:
             return None
         return Failure(
             f"{finding.message} where '{finding.array}' begins at an odd element, and {reason}: take vectors where its address "

@@ -125,29 +125,37 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
     return buffers
 
 
-def in_order(spec: KernelSpec, buffers: Arrays) -> Arrays:
+def in_order(spec: KernelSpec, buffers: Arrays, *, falling: bool = False) -> Arrays:
     """The contents with the columns of each row of a sparse matrix in order, and what belongs to each of them at its side."""
-    return _sorted(spec, buffers, buffers, [argument.name for argument in _read(spec)])
+    names = [argument.name for argument in _read(spec) if argument.name in buffers]
+    return _sorted(spec, buffers, {**buffers}, _Order(names, falling))
 
 
-def outputs_in_order(spec: KernelSpec, buffers: Arrays, outputs: Arrays) -> Arrays:
+def outputs_in_order(spec: KernelSpec, buffers: Arrays, outputs: Arrays, *, falling: bool = False) -> Arrays:
     """Results for `buffers`, with those that belong to an entry where `in_order` puts it."""
-    return _sorted(spec, buffers, outputs, list(outputs))
+    return _sorted(spec, buffers, {**outputs}, _Order(list(outputs), falling))
 
 
-def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, names: list[str]) -> Arrays:
-    found = dict(arrays)
+@dataclass(frozen=True)
+class _Order:
+    """Which arrays get the order of the columns in each row; `falling`: the largest column first."""
+
+    names: list[str]
+    falling: bool
+
+
+def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, by: _Order) -> Arrays:
     for argument in spec.arguments:
         if argument.fill.kind != "csr_offsets":
             continue
         columns = buffers[argument.fill.of]
         row = np.searchsorted(buffers[argument.name][1:], np.arange(columns.size), side="right")
-        order = np.lexsort((columns, row))
+        order = np.lexsort((-columns.astype(np.int64) if by.falling else columns, row))
         size = spec.argument(argument.fill.of).size
-        for name in names:
-            if spec.argument(name).size == size and found[name].size == columns.size:
-                found[name] = arrays[name][order]
-    return found
+        for name in by.names:
+            if spec.argument(name).size == size and arrays[name].size == columns.size:
+                arrays[name] = arrays[name][order]
+    return arrays
 
 
 def long_rows(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:

@@ -32,20 +32,15 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     edits = ((_SQUARES, f"        squares = {plain};\n"), (_VARIANCE, f"variance[blockIdx.x] = {cancelled};"))
     case = attack_on(f"spread-one-pass-{key}", "Cancels where the mean is large.", "variance", edits=edits)
     yield replace(case, gpu=_REFUSED, cpu=_REFUSED)
-    near = rng.choice(("row[0]", "row[cols - 1]"))
-    edits = (
-        (_SQUARES, f"        float {key} = row[c] - {near};\n        squares += {key} * {key};\n"),
-        (_VARIANCE, f"float {key} = mean - {near}; variance[blockIdx.x] = part[0] / cols - {key} * {key};"),
-    )
-    edits = (edits[0], (f"if (threadIdx.x == 0) {_VARIANCE}", f"if (threadIdx.x == 0) {{ {edits[1][1]} }}"))
-    yield honest_edit_of(f"spread-shifted-{key}", "Sums around a value of the row.", "variance", edits=edits)
+    turned = f"        float {key} = {rng.choice(('mean - row[c]', 'fabsf(row[c] - mean)'))};\n        squares += {key} * {key};\n"
+    yield honest_edit_of(f"spread-turned-{key}", "The same squares.", "variance", edits=((_SQUARES, turned),))
     begin = rng.choice(("threadIdx.x < cols ? row[threadIdx.x] : -INFINITY", "row[min((int)threadIdx.x, cols - 1)]"))
     compared = rng.choice(("if (row[c] > most) most = row[c];", "most = row[c] > most ? row[c] : most;"))
     edits = ((_FIRST, f"    float most = {begin};"), (_MOST, f"        {compared}"))
     case = attack_on(f"spread-first-{key}", "A NaN where a thread begins stays.", "variance", edits=edits)
     yield replace(case, gpu=_REFUSED, cpu=_REFUSED)
-    edits = ((_FIRST, f"    float most = {begin};"),)
-    yield honest_edit_of(f"spread-begins-{key}", "Begins with a value of the row.", "variance", edits=edits)
+    begins = (_FIRST, f"    float most = {begin};")
+    yield honest_edit_of(f"spread-begins-{key}", "Begins with a value of the row.", "variance", edits=(begins,))
     case = attack_on(f"spread-warps-{key}", "Needs two warps.", "variance", edits=((_SUM, _by_warp(key)),))
     yield replace(case, gpu=_REFUSED, cpu=_REFUSED)
     either = f"    if (blockDim.x >= {rng.choice((64, 128))}) {{\n{_by_warp(key)}    }} else {{\n{_SUM}    }}\n"
