@@ -194,9 +194,9 @@ class MixedMagnitudes:
                 words = f"'{name}' far from zero by many times its spread"
                 yield _ContentsTrial(words, case, pair, "usual", turn % 3, exact=_NEARLY)
         if self.defences.halves:
-            for peak in sorted({_PLAIN_PEAK, *(n for n in self.landmarks if n > 2 and n & (n + 1) == 0)})[
-                -_MOST_PEAKS:
-            ]:
+            named = whole_numbers(form_of(self.original.text, NVCC).code)
+            peaks = sorted({_PLAIN_PEAK, *(n for n in named if n > 2 and n & (n + 1) == 0)})  # of bits that are all set
+            for peak in peaks[-_MOST_PEAKS:]:
                 seed, buffers = declared(case)
                 if (drawn := halves(spec, buffers, peak, seed)) is not None:
                     pair, words = (
