@@ -20,6 +20,7 @@ import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
+from engine.cuda.phases import NVCC, form_of
 from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig
 from engine.spec.alike import ALIKE, NAN_SHARES, alike, faint, far, halves, spread, with_nan
@@ -28,6 +29,7 @@ from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.magnitudes import AWAY, FROM_ONE, HUGE, Mix, all_magnitudes, away, mixed, mixes
 from engine.verify.defences import ALL, Defences
+from engine.verify.other_callers import whole_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
