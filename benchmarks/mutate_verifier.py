@@ -94,7 +94,7 @@ CPU = (
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("sampled_sizes", "narrow-index"),
     Row("sampled_sizes", "narrow-counter"),
-    Row("sampled_sizes", "index-in-32-bits"),
+    Row("sampled_sizes", "overflowing-index"),
     Row("index_precision", "float-counter"),
     Row("index_precision", "rounded-reciprocal"),
     Row("added_conditions", "hashed-size"),
