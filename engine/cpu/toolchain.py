@@ -47,9 +47,12 @@ class Toolchain:
 
     @property
     def kernel_flags(self) -> tuple[str, ...]:
-        """Flags for kernels. Contraction to fused multiply-add is what a GPU's compiler does; fast-math is not."""
-        flags = ["-O1", "-g1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fno-exceptions", "-fno-math-errno"]
-        flags += ["-ffp-contract=fast", "-fvisibility=hidden", "-w", *_machine_flags()]
+        """Flags for kernels. Contraction to fused multiply-add is what a GPU's compiler does; fast-math is not.
+
+        Signed numbers wrap, or an index of 32 bits that overflows would be computed in 64, and the overflow not show.
+        """
+        flags = ["-O1", "-g1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fwrapv", "-fno-exceptions"]
+        flags += ["-fno-math-errno", "-ffp-contract=fast", "-fvisibility=hidden", "-w", *_machine_flags()]
         if self.kind == "gcc":
             # A float4 that is copied stays one access of 16 bytes.
             flags += ["-fno-tree-sra", "-fno-ipa-sra"]

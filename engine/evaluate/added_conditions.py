@@ -43,7 +43,8 @@ class AddedConditions:
     strict: bool
     spec: KernelSpec
     _own: Built | None = field(default=None, init=False)
-    _ran: bool = field(default=False, init=False)  # the jobs of the original
+    _ran: Sequence[CpuJob] | None = field(default=None, init=False)  # the jobs of the original
+    _seen_before: dict[int, int] = field(default_factory=dict, init=False)  # what it met without these
 
     def watched(self, built: Built) -> tuple[Built, Guardrail | None]:
         """A candidate, built or not, whose runs report the outcomes of its conditions; as it is, with the guardrail, where they cannot."""
@@ -106,10 +107,16 @@ class AddedConditions:
         return frozenset(self._unseen(self.watched_original()))
 
     def _run_original(self, own: CpuBinary, jobs: Sequence[CpuJob]) -> None:
-        if not self._ran:
-            self._ran = True
-            for run in self.machine.run_many(own, jobs):
-                own.saw(run)
+        """Only these: what the original met by chance in runs of another confirmation an edit need not meet in its own."""
+        if self._ran is jobs:
+            return
+        if self._ran is None:
+            self._seen_before = dict(own.seen)
+        self._ran = jobs
+        own.seen.clear()
+        own.seen.update(self._seen_before)
+        for run in self.machine.run_many(own, jobs):
+            own.saw(run)
 
     def _shared(self, binary: CpuBinary, jobs: Sequence[CpuJob]) -> MarkedCondition | None:
         """Two restricted pointers that were one in a run, where those of the original never were."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from engine.evaluate.special_values import SpecialValues
 from engine.spec.data import EXTREMES, NAN, bytes_needed, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.spec.undeclared import in_order, undeclared
+from engine.spec.undeclared import LONG_ROWS, in_order, outputs_in_order, undeclared
 from engine.verify.defences import Defences
 from engine.verify.other_callers import CallerCase
 
@@ -54,6 +54,15 @@ class AdmittedChecks:
     cases: Callable[[], Sequence[Case]]
     screening: list[KnownRun] = field(default_factory=list, init=False)  # what each candidate is tried with
     _confirming: dict[Wanted, frozenset[str] | None] = field(default_factory=dict, init=False)
+    _infinite: set[str] = field(
+        default_factory=set, init=False
+    )  # outputs with infinite results for the spec's own inputs
+
+    def record(self, known: Sequence[KnownRun]) -> None:
+        """Look at the original's runs on the spec's own cases."""
+        for item in known:
+            floats = ((name, values) for name, values in self._floats(item) if item.family == "declared")
+            self._infinite |= {name for name, values in floats if np.isinf(values).any()}
 
     def confirming(self, rng: random.Random) -> list[tuple[int, str, int]]:
         """The admitted checks, each with a fresh seed."""
@@ -93,7 +102,9 @@ class AdmittedChecks:
         before = self.secret.cases
         first = len(self.spec.check) + len(before)
         self.secret.cases = (*before, *(each.case for each in proposed))
-        wanted: list[Wanted] = [(first + i, "declared") for i in range(len(proposed))]
+        wanted: list[Wanted] = [
+            (first + i, LONG_ROWS if each.long_rows else "declared") for i, each in enumerate(proposed)
+        ]
         if takes_nan(self.spec) and self.defences.nan_inputs:
             wanted += [(first + i, NAN) for i, each in enumerate(proposed) if each.nan]
         passing = self._passing(wanted)
@@ -103,9 +114,12 @@ class AdmittedChecks:
         for (item, _, _), run in zip(compared, self.runs.again(compared), strict=True):
             if not run.findings and self.noise.compare(item, run.outputs) is None:
                 kept.append(item.case)
-        kept.sort()
+        long = self._in_any_order([item for item in passing if item.family == LONG_ROWS])
+        kept = sorted([*kept, *(item.case for item in long)])
         special = SpecialValues(self.spec, self._ordinary)
-        admitted: dict[Wanted, frozenset[str] | None] = {(case, "declared"): None for case in kept}
+        admitted: dict[Wanted, frozenset[str] | None] = {
+            (case, LONG_ROWS if proposed[case - first].long_rows else "declared"): None for case in kept
+        }
         for item in passing:
             if item.family == NAN and item.case in kept:
                 admitted |= self._nan_checks(special, [item])
@@ -124,13 +138,34 @@ class AdmittedChecks:
             passing = self._passing([(case, change.words) for case in cases])
             if change.nan:
                 self._confirming |= self._nan_checks(SpecialValues(self.spec, self._ordinary), passing)
+            elif change.kind == "masked":
+                if passing and SpecialValues(self.spec, self._ordinary).defines_extremes(passing):
+                    self._confirming |= {(item.case, item.family): None for item in passing}
             elif change.kind == "rows":
-                runs = self.runs.again([(item, in_order(self.spec, item.buffers), None) for item in passing])
-                for item, run in zip(passing, runs, strict=True):
-                    if not run.findings and self.noise.compare(item, run.outputs) is None:
-                        self._confirming[item.case, item.family] = None
+                self._confirming |= {(item.case, item.family): None for item in self._in_any_order(passing)}
             else:
                 self._confirming |= {(i.case, i.family): None for i in passing if self._finite(i) and self._close(i)}
+
+    def _in_any_order(self, passing: Sequence[KnownRun]) -> list[KnownRun]:
+        """Those of runs on sparse matrices whose results are those of the same rows with their columns in order, either way."""
+        kept = list(passing)
+        for falling in (False, True):
+            runs = self.runs.again([(item, in_order(self.spec, item.buffers, falling=falling), None) for item in kept])
+            pairs, kept = list(zip(kept, runs, strict=True)), []
+            for item, run in pairs:
+                ordered = self._ordered(item, falling=falling)
+                if not run.findings and self.noise.compare(ordered, run.outputs) is None:
+                    self.noise.record_sums(ordered, run.outputs)  # long sums are nearly exact in one order by luck
+                    kept.append(item)
+        return kept
+
+    def _ordered(self, item: KnownRun, *, falling: bool) -> KnownRun:
+        results = (
+            outputs and outputs_in_order(self.spec, item.buffers, outputs, falling=falling)
+            for outputs in (item.original, item.wide)
+        )
+        own, wide = results
+        return replace(item, original=own or {}, wide=wide)
 
     def _nan_checks(self, special: SpecialValues, passed: Sequence[KnownRun]) -> dict[Wanted, frozenset[str] | None]:
         """Runs with NaN, with the outputs that pass it on in each."""
@@ -161,8 +196,17 @@ class AdmittedChecks:
         return self.runs.again([(item, buffers, None) for item, buffers in drawn])
 
     def _finite(self, item: KnownRun) -> bool:
-        """Whether the original's results are numbers: of NaN and infinities it is not said how they come about."""
-        return all(np.isfinite(values).all() for values in self._floats(item.original))
+        """Whether the original's results are numbers, or infinite as others of the output are for the spec's own inputs."""
+        return all(
+            not np.isnan(values).any() if name in self._infinite else np.isfinite(values).all()
+            for name, values in self._floats(item)
+        )
+
+    def _floats(self, item: KnownRun) -> Iterator[tuple[str, NDArray[Any]]]:
+        for name, values in item.original.items():
+            dtype = parse_dtype(self.spec.argument(name).type)
+            if dtype.kind == "float":
+                yield name, dtype.to_float64(values)
 
     def _close(self, item: KnownRun) -> bool:
         """Whether its results are those in double precision but for rounding, where these are known."""
@@ -175,7 +219,3 @@ class AdmittedChecks:
             if dtype.kind in ("float", "int") and not np.isclose(now, item.wide[name], rtol=rtol, atol=0.0).all():
                 return False
         return True
-
-    def _floats(self, outputs: Arrays) -> list[NDArray[Any]]:
-        dtypes = {name: parse_dtype(self.spec.argument(name).type) for name in outputs}
-        return [dtypes[name].to_float64(values) for name, values in outputs.items() if dtypes[name].kind == "float"]

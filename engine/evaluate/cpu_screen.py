@@ -24,13 +24,14 @@ from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.evaluate.sampled_sizes import MANY_CORES, SampledSizes
 from engine.evaluate.secret_cases import SecretCases
-from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
+from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, ComparedJob, SuggestionRuns
+from engine.evaluate.twin_jobs import twin_job
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.data import bytes_needed, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.undeclared import contents
 from engine.verify.plan import plan
-from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
+from engine.verify.widen import widen, widened_spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,6 +136,7 @@ class CpuScreen:
         self._runs = SuggestionRuns(
             self._spec, self._machine, built, self._wide, self._secret.launch,
             lambda item, outputs: self._noise.compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
+            self._builder.defences.any_address,
         )  # fmt: skip
         if outside := self._runs.samples(built, self._random).outside():
             case, message = outside
@@ -162,6 +164,9 @@ class CpuScreen:
         launches = self._with_secret(built).launches[case]
         early = not self._builder.defences.late_copies
         return CpuJob(launches, *inputs, order, early_copies=early, shared=self._case(case).shared)
+
+    def _first_job(self, built: Built, item: KnownRun) -> CpuJob:
+        return self._job(built, item.case, (self._before(item), item.scalars), 0)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
         chosen = self._case(case)
@@ -192,13 +197,7 @@ class CpuScreen:
         others = [replace(job, order=1 + i % 2) for i, job in enumerate(jobs)] if turned else []
         pairs = [(binary, job) for job in (*jobs, *others)]
         if self._wide is not None:
-            pairs += [
-                (
-                    self._wide,
-                    self._job(self._original, c, (wide_buffers(self._spec, b), wide_scalars(self._spec, v)), 0),
-                )
-                for c, _, b, v in drawn
-            ]
+            pairs += [(self._wide, twin_job(self._spec, job)) for job in jobs]
         found = self._machine.run_each(pairs, deadline_s=deadline_s or _ORIGINAL_DEADLINE_S)
         turned_at, twins_at = len(jobs), len(jobs) + len(others)
         runs, again, twins = found[:turned_at], found[turned_at:twins_at], found[twins_at:]
@@ -224,6 +223,7 @@ class CpuScreen:
             self._missing.append(_NO_REFERENCE)
         for item in known:
             self._noise.record(item)
+        self._admitted.record(known)
         problems = unwritten(self._spec, known, self._cases) or self._repeats(known, again)
         if not problems:
             problems = self._controls(binary, known)
@@ -450,8 +450,8 @@ class CpuScreen:
                 return screened, ()
             # Of few cores the race detector would take those that refute most of what is refuted.
             racing = beside.submit(self._race_findings, built, inputs) if judged and not early else racing
-            drawn = [self._job(built, k.case, (self._before(k), k.scalars), 0) for k in declared]
-            wrong, sampled = self._runs.moved(watched, declared, drawn), None
+            pairs = [ComparedJob(k, self._first_job(built, k), self._first_job(self._original, k)) for k in declared]
+            wrong, sampled = self._runs.moved(watched, pairs), None
             if wrong is None and self._mixed:
                 wrong = self._mixed.judge(watched)
             if wrong is None and self._sampled:
@@ -485,9 +485,15 @@ class CpuScreen:
             return None, unwatched
         assert self._original is not None
         assert self._runs is not None
-        jobs = [self._job(self._original, k.case, (k.buffers, k.scalars), 0) for k in known]
+        # Only runs that are compared whole count for a candidate, and so for the original.
+        counted = [k for k in known if k.compared is None]
+        jobs = [self._job(self._original, k.case, (k.buffers, k.scalars), 0) for k in counted]
         verdict = self._conditions.judge(watched, jobs)
         if verdict.verdict == "passed":
             return None, verdict
-        wrong = self._runs.named_values(watched, self._conditions.words(watched), self._random)
-        return wrong, self._conditions.judge(watched, jobs)
+        if wrong := self._runs.named_values(watched, self._conditions.words(watched), self._random):
+            return wrong, verdict
+        if (verdict := self._conditions.judge(watched, jobs)).verdict == "failed":
+            self._runs.other_blocks(watched, [k for k in counted if k.case < len(self._spec.check)])
+            verdict = self._conditions.judge(watched, jobs)
+        return None, verdict

@@ -50,7 +50,12 @@ class KnownNoise:
 
         A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
         """
-        if self._spec.deterministic or item.wide is None:
+        if not self._spec.deterministic:
+            self.record_sums(item, outputs)
+
+    def record_sums(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
+        """Count the rounding of the same results with the terms of sums in another order, which an edit may choose."""
+        if item.wide is None:
             return
         for name in outputs:
             now = noise(self._spec, name, outputs, item.wide)

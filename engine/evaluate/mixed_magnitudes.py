@@ -12,7 +12,7 @@ the one without them. Only differences count that no rounding explains.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,14 +20,16 @@ import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
+from engine.cuda.phases import NVCC, form_of
+from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig
-from engine.spec.alike import ALIKE, alike, faint, with_nan
+from engine.spec.alike import ALIKE, NAN_SHARES, alike, faint, far, halves, spread, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.magnitudes import AWAY, FROM_ONE, HUGE, Mix, all_magnitudes, away, mixed, mixes
 from engine.verify.defences import ALL, Defences
-from engine.verify.widen import wide_buffers, wide_scalars
+from engine.verify.other_callers import whole_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +46,10 @@ _ROOM = 8.0  # times by which the huge values may grow: a power of two, which ro
 _DRAWS, _FEW_DRAWS = 10, 2
 _BY_RULE = 0.9  # of all elements: where sums are exact by luck fewer are, where terms cancel out more. Ours
 _DEADLINE_S = 4.0
+_NEARLY = 2.0**-7  # of a result: what the original may be off far from zero, a sixteenth of what counts. Ours
+_PLAIN_PEAK, _MOST_PEAKS = 8, 2  # halves without a scale; peaks that are tried, of those with all bits set. Ours
+
+Asked = Literal["all", "not of rules", "not of rules, whole numbers"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class _ContentsTrial:
     beside: Literal["larger", "others", "plain", "usual"]
     order: int
     wrong: float = _GROSS  # of a result as large as usual, or larger: what counts as a difference
+    exact: float = 0.0  # of a result: how far the original may be from its twin; 0: by rounding alone
+    asked: Asked = "all"
 
     @property
     def tried(self) -> tuple[Arrays, ...]:
@@ -100,7 +108,7 @@ class MixedMagnitudes:
         runs = self.machine.run_many(self.original.extra, [*jobs, *again], deadline_s=_DEADLINE_S)
         twins = runs[: len(jobs)]
         if self.wide is not None:
-            twins = self.machine.run_many(self.wide, [self._twin(job) for job in jobs], deadline_s=_DEADLINE_S)
+            twins = self.machine.run_many(self.wide, [twin_job(self.spec, job) for job in jobs], deadline_s=_DEADLINE_S)
         together = list(zip(runs, runs[len(jobs) :], twins, strict=False))
         for trial in trials:
             own, together = together[: len(trial.contents)], together[len(trial.contents) :]
@@ -113,7 +121,11 @@ class MixedMagnitudes:
         for name, own in results[0].own.items():
             dtype = self._dtype(name)
             if dtype.kind == "float" and self.wide is not None:
-                exact = [_exact(dtype, each.own[name], each.twin[name].astype(np.float64)) for each in results]
+                if trial.asked == "not of rules, whole numbers":
+                    continue
+                exact = [
+                    _exact(dtype, each.own[name], each.twin[name].astype(np.float64), trial.exact) for each in results
+                ]
                 counts[name] = exact[0] if trial.beside in ("plain", "usual") else np.logical_and.reduce(exact)
                 if trial.beside == "larger":
                     counts[name] &= results[1].twin[name] != 0
@@ -133,10 +145,6 @@ class MixedMagnitudes:
                 own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
             if any(at.any() for at in own_counts.values()):
                 self._runs.append(_KnownContents(trial, buffers, own_counts, wanted, usual))
-
-    def _twin(self, job: CpuJob) -> CpuJob:
-        buffers = wide_buffers(self.spec, dict(job.buffers))
-        return replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))
 
     def _trials(self, rng: random.Random) -> Iterator[_ContentsTrial]:
         spec = self.spec
@@ -171,10 +179,37 @@ class MixedMagnitudes:
                 if (small := faint(spec, buffers, seed)) is not None:
                     yield _ContentsTrial("faint inputs", case, (small, buffers), "usual", turn % 3)
         if self.defences.ignored_nan:
-            for turn, case in enumerate(by_size):
+            for turn, (share, case) in enumerate((share, case) for share in NAN_SHARES for case in by_size):
                 seed, buffers = declared(case)
-                if (both := with_nan(spec, buffers, seed)) is not None:
-                    yield _ContentsTrial("NaN, which the original passes over", case, both, "plain", turn % 3)
+                if (both := with_nan(spec, buffers, seed, share)) is not None:
+                    words = "NaN, which the original passes over"
+                    yield _ContentsTrial(words, case, both, "plain", turn % 3, self._least(), asked="not of rules")
+        yield from self._chosen(by_size[-1], declared)
+
+    def _chosen(self, case: int, declared: Callable[[int], tuple[int, Arrays]]) -> Iterator[_ContentsTrial]:
+        """Contents at which one form of the arithmetic differs from another: far from zero, halves, subnormal ones."""
+        spec = self.spec
+        if self.defences.far_inputs and self.wide is not None:
+            for turn, name in enumerate(spread(spec)):
+                seed, buffers = declared(case)
+                pair = (far(spec, buffers, name, seed), buffers)
+                words = f"'{name}' far from zero by many times its spread"
+                yield _ContentsTrial(words, case, pair, "usual", turn % 3, exact=_NEARLY)
+        if self.defences.halves:
+            named = whole_numbers(form_of(self.original.text, NVCC).code)
+            peaks = sorted({_PLAIN_PEAK, *(n for n in named if n > 2 and n & (n + 1) == 0)})  # of bits that are all set
+            for peak in peaks[-_MOST_PEAKS:]:
+                seed, buffers = declared(case)
+                if (drawn := halves(spec, buffers, peak, seed)) is not None:
+                    pair, words = (
+                        (drawn, buffers),
+                        f"inputs of multiples of a half, a quarter or less, up to {peak} of them",
+                    )
+                    yield _ContentsTrial(words, case, pair, "usual", 0, self._least(), asked="not of rules")
+            seed, buffers = declared(case)
+            if (least := faint(spec, buffers, seed, subnormal=True)) is not None:
+                asked: Asked = "not of rules, whole numbers"
+                yield _ContentsTrial("subnormal inputs", case, (least, buffers), "usual", 1, asked=asked)
 
     def _least(self) -> float:
         """What counts as a difference where numbers are ordinary: more than the coarsest type of a buffer rounds."""
@@ -189,7 +224,7 @@ class MixedMagnitudes:
 
     def judge(self, built: Built) -> Failure | None:
         """What is wrong with a candidate on the same contents."""
-        runs = [known for known in self._runs if known.trial.beside != "plain" or not built.by_rules]
+        runs = [known for known in self._runs if known.trial.asked == "all" or not built.by_rules]
         jobs = [self._job(built.launches, known.trial, known.buffers) for known in runs]
         if not jobs:
             return None
@@ -251,11 +286,11 @@ class _TrialOutputs(NamedTuple):
     twin: Arrays
 
 
-def _exact(dtype: DType, original: NDArray[Any], wide: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where the original's result is the exact one but for rounding: a normal number, or zero."""
+def _exact(dtype: DType, original: NDArray[Any], wide: NDArray[np.float64], most: float = 0.0) -> NDArray[np.bool_]:
+    """Where the original's result is the exact one but for rounding, or `most` of it: a normal number, or zero."""
     own, size = dtype.to_float64(original), np.abs(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(own - wide) <= _EXACT_ULPS * dtype.epsilon * size
+        close = np.abs(own - wide) <= max(most, _EXACT_ULPS * dtype.epsilon) * size
     normal = (size >= dtype.tiny) & (size <= float(dtype.limits[1]))
     found: NDArray[np.bool_] = close & (normal | (size == 0))
     return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun
@@ -13,11 +13,12 @@ from engine.cuda.phases import NVCC, form_of
 from engine.errors import OptimlError
 from engine.evaluate.known_runs import KnownRun
 from engine.evaluate.sampled_sizes import Machinery, SampledSizes
+from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig, Program
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.assumptions import anywhere
 from engine.verify.other_callers import whole_numbers
-from engine.verify.widen import wide_buffers, wide_scalars
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,10 +29,19 @@ MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candid
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
 _MOST_TIMED_THREADS = 1 << 18  # likewise for one size of a timing case, half a second: the whole of it is sampled. Ours
 _LARGEST_NAMED, _MOST_NAMED = 1 << 20, 48  # of a number of a text, and sizes that come of them. Ours
+_EXTENTS, _DEPTHS, _MOST_THREADS = (16, 32, 64, 128, 512), (2,), 1024  # of blocks that no host launches. Ours
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
 Compare = Callable[[KnownRun, Mapping[str, Any]], Failure | None]
+
+
+class ComparedJob(NamedTuple):
+    """What the original made of some inputs, with a candidate's job and the original's own for them."""
+
+    known: KnownRun
+    job: CpuJob
+    own: CpuJob
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class SuggestionRuns:
     wide: CpuBinary | None
     launch: Launch
     compare: Compare
+    aligned: bool = True  # whether accesses wider than an element are a fault where callers may pass any address
 
     def samples(self, original: Built, rng: random.Random) -> SampledSizes:
         """The sampled sizes of a run; `original` is what runs there."""
@@ -111,23 +122,82 @@ class SuggestionRuns:
                 return found
         return None
 
-    def moved(self, built: Built, known: Sequence[KnownRun], jobs: Sequence[CpuJob]) -> Failure | None:
-        """What is wrong where all buffers, or one, are aligned as their elements alone. A run that ends there says nothing: see
-        verify/assumptions.py."""
+    def moved(self, built: Built, known: Sequence[ComparedJob]) -> Failure | None:
+        """What is wrong where all buffers, or one, are aligned as their elements alone.
+
+        An edit with wider accesses than the original's ends there: it has to look at each address, unless the visible callers pass
+        whole buffers.
+        """
         names = [argument.name for argument in self.spec.arguments if argument.role != "scalar"]
         which = [frozenset(names), *(frozenset({name}) for name in names if len(names) > 1)]
-        pairs = [(item, replace(job, moved=some)) for some in which for item, job in zip(known, jobs, strict=True)]
+        pairs = [(each, replace(each.job, moved=some)) for some in which for each in known]
         runs = self.machine.run_many(built.extra, [job for _, job in pairs], deadline_s=_WHOLE_DEADLINE_S)
-        for (item, _), run in zip(pairs, runs, strict=True):
+        for (each, job), run in zip(pairs, runs, strict=True):
             if run.findings:
+                if failure := self._misaligned(run, replace(each.own, moved=job.moved)):
+                    return failure
                 continue
-            if failure := self.compare(item, run.outputs):
+            if failure := self.compare(each.known, run.outputs):
                 return failure
             built.extra.saw(run)
         return None
 
+    def other_blocks(self, built: Built, known: Sequence[KnownRun]) -> None:
+        """Run a candidate with blocks that its host does not launch, for the conditions that it adds for them.
+
+        Only sizes with which the original gives what it gives with its own count, and what a candidate does there is no fault: no
+        caller launches it so. Where it is wrong its conditions count as not met.
+        """
+        item = max((each for each in known if each.compared is None), key=lambda each: _bytes(each), default=None)
+        if item is None or built.launches[item.case] != self.original.launches[item.case]:
+            return
+        for launches in _other_blocks(built.launches[item.case]):
+            job = CpuJob(launches, item.buffers, item.scalars)
+            (own,) = self.machine.run_many(self.original.extra, [job], deadline_s=_WHOLE_DEADLINE_S)
+            if own.findings or self.compare(item, own.outputs) is not None:
+                continue
+            (run,) = self.machine.run_many(built.extra, [job], deadline_s=_WHOLE_DEADLINE_S)
+            if not run.findings and self.compare(item, run.outputs) is None:
+                built.extra.saw(run)
+
+    def _misaligned(self, run: CpuRun, own: CpuJob) -> Failure | None:
+        """A run that ended at an access that is wider than an element, where the original's run `own` does not."""
+        finding = next((each for each in run.findings if each.kind == "misaligned"), None)
+        reason = anywhere(self.original.program, self.spec, finding.array) if finding is not None else ""
+        if finding is None or not reason or not self.aligned:
+            return None
+        if self.machine.run_many(self.original.extra, [own], deadline_s=_WHOLE_DEADLINE_S)[0].findings:
+            return None
+        return Failure(
+            f"{finding.message} where '{finding.array}' begins at an odd element, and {reason}: take vectors where its address "
+            "allows them",
+            argument=finding.array, index=finding.index, line=finding.line,
+        )  # fmt: skip
+
     def _widened(self, job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
         if self.wide is None:
             return None
-        buffers = wide_buffers(self.spec, dict(job.buffers))
-        return self.wide, replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))
+        return self.wide, twin_job(self.spec, job)
+
+
+def _bytes(item: KnownRun) -> int:
+    return sum(array.nbytes for array in item.buffers.values())
+
+
+def _other_blocks(launches: Sequence[LaunchConfig]) -> Iterator[tuple[LaunchConfig, ...]]:
+    """The launches with other extents of their blocks, with as many blocks and with about as many threads."""
+    for axis, extents in enumerate((_EXTENTS, _EXTENTS, _DEPTHS)):
+        for extent in extents:
+            for whole in (True, False):
+                found = tuple(_resized(each, axis, extent, whole=whole) for each in launches)
+                if found != tuple(launches) and all(each.threads <= _MOST_THREADS for each in found):
+                    yield found
+
+
+def _resized(launch: LaunchConfig, axis: int, extent: int, *, whole: bool) -> LaunchConfig:
+    grid, block, old = list(launch.grid), list(launch.block), launch.block[axis]
+    block[axis] = extent
+    if not whole:
+        grid[axis] = -(-grid[axis] * old // extent)
+    shared = -(-launch.shared_bytes * max(extent, old) // old)
+    return LaunchConfig((grid[0], grid[1], grid[2]), (block[0], block[1], block[2]), shared)

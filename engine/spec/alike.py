@@ -1,8 +1,9 @@
-"""Contents of which most values are one value, contents of faint ones, and with a few NaN: what an edit takes for granted of values.
+"""Contents of which most values are one value, faint ones, ones far from zero, halves, and with NaN: what an edit takes for granted.
 
 An edit that looks at some elements and concludes from them what the others are is right for contents without any order, where the
 ones it looks at hardly ever agree. Where most values are alike they nearly always do. Where all are faint, what keeps a divisor away
-from zero is larger than what is divided.
+from zero is larger than what is divided. Where all are far from zero by many times their spread, squares lose what a variance is
+made of. Where all are multiples of a half, roundings that differ at halves alone differ.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 _FILLS = frozenset({"normal", "uniform", "integers"})
 _FAINT = (-0.7, -0.55)  # powers of the type's largest number: about 1e-24 in single precision. Ours
-_NAN_SHARE = 96  # one element of so many is NaN: most rows have one or none. Ours
+_SUBNORMAL = (3.0, 6.0)  # powers of two below the type's least normal number. Ours
+_FAR = (12.0, 13.5)  # powers of two: times their spread that numbers are from zero. Ours
+NAN_SHARES = (96, 2)  # one element of so many is NaN: most rows have one or none; most threads begin with one. Ours
+_PEAKS = 4  # one element of so many is as large as any: each row has one. Ours
+_HALVED = (1, 4)  # powers of two that a peak is divided by: powers of two round nothing. Ours
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,50 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
     return found
 
 
-def faint(spec: KernelSpec, buffers: Arrays, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
-    """The buffers with all that may be near zero many times smaller, by one power of two each. None: nothing may."""
+def faint(
+    spec: KernelSpec, buffers: Arrays, seed: int, *, subnormal: bool = False
+) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The buffers with all that may be near zero many times smaller, by one power of two each, or subnormal. None: nothing may."""
     rng, found = np.random.default_rng(seed), dict(buffers)
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)
         if argument.role in ("in", "inout") and _near_zero(argument.fill) and dtype.kind == "float":
-            scale = np.exp2(np.round(np.log2(float(dtype.limits[1])) * rng.uniform(*_FAINT)))
-            found[argument.name] = dtype.from_float64(dtype.to_float64(buffers[argument.name]) * scale)
+            power = np.log2(float(dtype.limits[1])) * rng.uniform(*_FAINT)
+            if subnormal:
+                power = np.log2(dtype.tiny) - rng.uniform(*_SUBNORMAL)
+            scaled = dtype.to_float64(buffers[argument.name]) * np.exp2(np.round(power))
+            found[argument.name] = dtype.from_float64(scaled)
+    return found if any(found[name] is not buffers[name] for name in buffers) else None
+
+
+def far(spec: KernelSpec, buffers: Arrays, name: str, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The buffers with all numbers of one input thousands of times their spread from zero."""
+    rng, dtype = np.random.default_rng(seed), parse_dtype(spec.argument(name).type)
+    values = dtype.to_float64(buffers[name])
+    shift = np.exp2(rng.uniform(*_FAR)) * float(np.std(values)) * rng.choice((-1.0, 1.0))
+    return {**buffers, name: dtype.from_float64(values + shift)}
+
+
+def spread(spec: KernelSpec) -> list[str]:
+    """The inputs whose numbers may lie anywhere."""
+    return [
+        argument.name
+        for argument in spec.arguments
+        if argument.role in ("in", "inout")
+        and argument.fill.kind == "normal"
+        and parse_dtype(argument.type).kind == "float"
+    ]
+
+
+def halves(spec: KernelSpec, buffers: Arrays, peak: int, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The buffers with multiples of a half up to `peak` in what may have any value, divided by one power of two. None: nothing may."""
+    rng, found = np.random.default_rng(seed), dict(buffers)
+    scale = 0.5 / (1 << int(rng.integers(*_HALVED)))
+    for name in spread(spec):
+        dtype, size = parse_dtype(spec.argument(name).type), buffers[name].size
+        drawn = rng.integers(-2 * peak, 2 * peak, size, endpoint=True)
+        ends = rng.choice((-2 * peak, 2 * peak), size)
+        found[name] = dtype.from_float64(np.where(rng.random(size) * _PEAKS < 1.0, ends, drawn) * scale)
     return found if any(found[name] is not buffers[name] for name in buffers) else None
 
 
@@ -87,15 +128,15 @@ def _near_zero(fill: Fill) -> bool:
         return False
 
 
-def with_nan(spec: KernelSpec, buffers: Arrays, seed: int) -> tuple[Arrays, Arrays] | None:
-    """The buffers with some NaN among what is normally distributed, and the same with zeros in their place. None: nothing is."""
+def with_nan(spec: KernelSpec, buffers: Arrays, seed: int, share: int) -> tuple[Arrays, Arrays] | None:
+    """The buffers with NaN for one of so many normally distributed elements, and the same with zeros there. None: nothing is."""
     rng, marked, plain = np.random.default_rng(seed), dict(buffers), dict(buffers)
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)
         if argument.role not in ("in", "inout") or argument.fill.kind != "normal" or dtype.kind != "float":
             continue
         values = dtype.to_float64(buffers[argument.name])
-        places = rng.random(values.size) * _NAN_SHARE < 1.0
+        places = rng.random(values.size) * share < 1.0
         places[int(rng.integers(values.size))] = True
         marked[argument.name] = dtype.from_float64(np.where(places, np.nan, values))
         plain[argument.name] = dtype.from_float64(np.where(places, 0.0, values))

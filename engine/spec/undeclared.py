@@ -1,31 +1,37 @@
 """Contents that a spec's fills leave out and a caller may pass: what an edit may only take for granted where the original does.
 
-Whole numbers beyond their range, other values in a buffer that the spec fills with one, NaN in what has a range, NaN beside zeros, rows of
-a sparse matrix in any order and of any length. A family is tried where the original is defined on it; `in_order` gives the contents
-that must have the same results.
+Whole numbers beyond their range, other values in a buffer that the spec fills with one, NaN in what has a range, NaN beside zeros, many
+elements of minus infinity, rows of a sparse matrix in any order and of any length. A family is tried where the original is defined on
+it; `in_order` gives the contents that must have the same results.
 """
 
 from __future__ import annotations
 
+import math
+import random
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from engine import arith
-from engine.spec.data import NAN, poisoned, seed_of
+from engine.spec.data import NAN, buffer_elements, poisoned, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
-Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "rows"]
+_WORD = re.compile(r"[A-Za-z_]\w*")
+Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
 
+LONG_ROWS = "long rows with columns in any order"
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
 _ALTERED = 4  # one whole number of so many is beyond its range. Ours
 _NEAR = 200  # below the range: half of them are so near, as other marks of padding are. Ours
 _WIDTHS = 16  # times the range that "above" goes beyond it. Ours
 _MORE = 32  # above the value that fills a buffer. Ours
+_LONG = 1 << 14  # entries of a row: 48 KiB, which a block has without asking for more, hold fewer floats. Ours
 _NEARLY = 4  # of which one part of a type's numbers makes a range wide. Ours
 _SIGNED = 1 << 24  # the most a signed number is: sums and squares of larger ones overflow, which is undefined. Ours
 
@@ -51,7 +57,8 @@ class Undeclared:
             "filled": f"'{self.argument}' filled with more than one value",
             "ranged nan": "NaN also where the spec gives a range",
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
-            "rows": "long rows with columns in any order",
+            "masked": f"'{self.argument}' minus infinity in every other place",
+            "rows": LONG_ROWS,
         }[self.kind]
 
 
@@ -70,9 +77,10 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
     if any(_ranged(argument) for argument in _read(spec)):
         found.append(Undeclared("ranged nan"))
     floats = [argument.name for argument in _read(spec) if _takes_nan(argument)]
-    for argument in _read(spec):
-        if _takes_zero(spec, argument) and set(floats) - {argument.name}:
+    for argument in spec.arguments:  # a factor may stand in constant memory
+        if argument.role in ("in", "inout") and _takes_zero(spec, argument) and set(floats) - {argument.name}:
             found.append(Undeclared("zeros beside nan", argument.name))
+    found += [Undeclared("masked", name) for name in floats if spec.argument(name).fill.kind == "normal"]
     if any(argument.fill.kind == "csr_offsets" for argument in _read(spec)):
         found.append(Undeclared("rows"))
     return tuple(found)
@@ -98,32 +106,70 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
                 0, _MORE, old.size
             ).astype(old.dtype)
         return buffers
+    if change.kind == "masked":
+        old, dtype = buffers[change.argument], parse_dtype(spec.argument(change.argument).type)
+        values = np.where(rng.random(old.size) < 0.5, -np.inf, dtype.to_float64(old))
+        return {**buffers, change.argument: dtype.from_float64(values)}
     if change.kind == "rows":
         return {**buffers, **_other_rows(spec, case, buffers, rng)}
+    if change.argument:
+        old = buffers[change.argument]
+        buffers[change.argument] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
     for argument in _read(spec):
         old, dtype = buffers[argument.name], parse_dtype(argument.type)
         if argument.name == change.argument:
-            buffers[argument.name] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
-        elif _ranged(argument) or (change.kind == "zeros beside nan" and _takes_nan(argument)):
+            continue
+        if _ranged(argument) or (change.kind == "zeros beside nan" and _takes_nan(argument)):
             values = np.where(rng.random(old.size) * _NAN_SHARE < 1.0, np.nan, dtype.to_float64(old))
             buffers[argument.name] = dtype.from_float64(values)
     return buffers
 
 
-def in_order(spec: KernelSpec, buffers: Arrays) -> Arrays:
+def in_order(spec: KernelSpec, buffers: Arrays, *, falling: bool = False) -> Arrays:
     """The contents with the columns of each row of a sparse matrix in order, and what belongs to each of them at its side."""
-    found = dict(buffers)
+    names = [argument.name for argument in _read(spec) if argument.name in buffers]
+    return _sorted(spec, buffers, {**buffers}, _Order(names, falling))
+
+
+def outputs_in_order(spec: KernelSpec, buffers: Arrays, outputs: Arrays, *, falling: bool = False) -> Arrays:
+    """Results for `buffers`, with those that belong to an entry where `in_order` puts it."""
+    return _sorted(spec, buffers, {**outputs}, _Order(list(outputs), falling))
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Which arrays get the order of the columns in each row; `falling`: the largest column first."""
+
+    names: list[str]
+    falling: bool
+
+
+def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, by: _Order) -> Arrays:
     for argument in spec.arguments:
         if argument.fill.kind != "csr_offsets":
             continue
         columns = buffers[argument.fill.of]
         row = np.searchsorted(buffers[argument.name][1:], np.arange(columns.size), side="right")
-        order = np.lexsort((columns, row))
+        order = np.lexsort((-columns.astype(np.int64) if by.falling else columns, row))
         size = spec.argument(argument.fill.of).size
-        for other in _read(spec):
-            if other.size == size and found[other.name].size == columns.size:
-                found[other.name] = buffers[other.name][order]
-    return found
+        for name in by.names:
+            if spec.argument(name).size == size and arrays[name].size == columns.size:
+                arrays[name] = arrays[name][order]
+    return arrays
+
+
+def long_rows(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:
+    """A case with so many entries of a sparse matrix that its longest row holds more than a block's memory does; None without one."""
+    for argument in _read(spec):
+        if argument.fill.kind != "csr_offsets":
+            continue
+        entries = spec.argument(argument.fill.of)
+        name = next((n for n in _WORD.findall(entries.size) if isinstance(case.sizes.get(n), int)), "")
+        if name:
+            times = 2 * rng.randint(_LONG, _LONG + _LONG // 8) / buffer_elements(spec, case)[entries.name]
+            value = math.ceil(case.sizes[name] * max(times, 1.0))
+            return Case(f"{case.name}, {name} = {value}, drawn", {**case.sizes, name: value})
+    return None
 
 
 def _read(spec: KernelSpec) -> list[Argument]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.aliasing import shared_buffers
 from engine.cuda.definitions import expression
-from engine.cuda.kernel import Kernel, LaunchSite, Parameter
+from engine.cuda.kernel import Function, Kernel, LaunchSite, Parameter
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, form_of
@@ -20,6 +21,7 @@ from engine.cuda.polynomial import polynomial
 from engine.cuda.syntax import called, children, text, walk
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
+from engine.settings.suffixes import SOURCES
 from engine.spec.kernel_spec import Argument, KernelSpec
 
 _BASES = {
@@ -41,6 +43,7 @@ _GUARD = re.compile(
     r"\b(?:u?intptr_t|size_t|unsigned long long|uint64_t)\b[^;{}]{0,120}(?:%\s*\d+|&\s*\d+|&\s*\(|%\s*sizeof)"
 )
 
+_ANY_ADDRESS = "whoever calls '{}' may pass any address"
 _OUT_OF_STRUCT = "no visible caller shows what they point to"
 
 
@@ -63,6 +66,53 @@ def assumptions(original: Program, candidate: Program, spec: KernelSpec) -> tupl
     return tuple(found.values())
 
 
+def anywhere(program: Program, spec: KernelSpec, argument: str) -> str:
+    """Why the buffer of an argument may begin at any element, as far as the program shows; "" where its callers pass whole buffers."""
+    reason = ""
+    for step in spec.steps:
+        try:
+            launches = sites(program, step.kernel)
+        except (KeyError, OptimlError):
+            continue
+        if argument not in step.arguments:  # a pointer in a struct
+            reason = reason or (_OUT_OF_STRUCT if argument.partition(".")[0] in step.arguments else "")
+            continue
+        at = step.arguments.index(argument)
+        given = [launch for launch in launches if at < len(launch.arguments)]
+        for launch in given:
+            if _open(program, launch, launch.arguments[at]):
+                return _ANY_ADDRESS.format(launch.function)
+        reason = reason or ("" if given else "no caller is visible")
+    return reason
+
+
+def _open(program: Program, launch: LaunchSite, argument: str) -> bool:
+    """Whether a launch passes on what code of other files may pass to its function."""
+    if any(f.name == "main" for path, data in program.files.items() if b"main" in data for f in _functions(data, path)):
+        return False
+    for f in _functions(program.files[launch.path], launch.path):
+        if f.name == launch.function and f.body.start <= launch.span.start < f.body.end:
+            passed = any(p.name == argument.strip() for p in f.parameters)
+            return passed and not _of_file(f)
+    return False
+
+
+def _functions(data: bytes, path: str) -> Sequence[Function]:
+    return parse(data, path).functions if path.endswith(SOURCES) else ()
+
+
+def _of_file(function: Function) -> bool:
+    """Whether no other file can call a function: it is static, or in an unnamed namespace."""
+    if re.search(r"\bstatic\b", text(function.node).partition("(")[0]):
+        return True
+    above = function.node.parent
+    while above is not None:
+        if above.type == "namespace_definition" and above.child_by_field_name("name") is None:
+            return True
+        above = above.parent
+    return False
+
+
 def _kernel(program: Program, name: str) -> tuple[Kernel, str]:
     """A kernel of the program's file, and its text without comments."""
     unit = parse(program.data, program.kernel_file)
@@ -77,7 +127,14 @@ def _of_kernel(
     before = _alignments(*old)
     for name, size in sorted(_alignments(kernel, code).items()):
         if size > before.get(name, 0) and not _GUARD.search(code):
-            yield _aligned(kernel, name, size, list(_given(original, kernel, name, launches)))
+            at = next(i for i, p in enumerate(kernel.parameters) if p.name == name)
+            open_to = [
+                each.function for each in launches if _open(original, each, "".join(each.arguments[at : at + 1]))
+            ]
+            verdict = _aligned(kernel, name, size, list(_given(original, kernel, name, launches)))
+            if open_to and verdict.verdict == "passed":
+                verdict = replace(verdict, verdict="not checked", detail=_ANY_ADDRESS.format(open_to[0]))
+            yield verdict
     was = {p.name: p for p in old[0].parameters}
     pointers = [p for p in kernel.parameters if p.pointer]
     for p in pointers:

@@ -28,6 +28,7 @@ class Defences:
     other_callers: bool = (
         True  # CPU: other whole scalars, flags, zeros and sizes of blocks; one buffer for two parameters
     )
+    any_address: bool = True  # CPU: buffers that begin at any element, where callers that are not visible may pass such
     undeclared: bool = True  # CPU: contents that the spec's fills leave out, where the original is defined on them
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
@@ -36,6 +37,10 @@ class Defences:
         True  # CPU: one input huge, or far from zero, beside ordinary ones, where the original's results are exact
     )
     alike_inputs: bool = True  # CPU: most elements of an input are one value
+    far_inputs: bool = True  # CPU: inputs that are far from zero by thousands of times their spread
+    halves: bool = (
+        True  # CPU: inputs at which roundings differ: multiples of a half, and subnormal ones for whole results
+    )
     equal_terms: bool = True  # CPU: inputs of one value at the timed sizes, whose sums round one way
     ignored_nan: bool = True  # CPU: NaN also where the original passes over them
     module_states: bool = (

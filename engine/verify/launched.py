@@ -20,17 +20,24 @@ def unlaunched(item: Item, kernels: set[str]) -> list[Token]:
     tokens = list(item.tokens)
     inside = _launch_figures(tokens, kernels)
     statements = list(_statements(tokens))
-    declared = {name: (a, b) for a, b in statements for name in [_declares(tokens[a:b])] if name}
+    declared: dict[str, set[int]] = {}
+    for a, b in statements:
+        if name := _declares(tokens[a:b]):
+            declared[name] = set(range(a, b))
+    for a, b in (_guarded(tokens, *statement) for statement in statements):
+        # What an `else` follows decides whether other code runs.
+        if (name := _assigns(tokens[a:b])) in declared and [t.text for t in tokens[b : b + 1]] != ["else"]:
+            declared[name] |= set(range(a, b))
     dropped: set[str] = set(declared)
     while True:
         # A name used by anything that stays is no launch's alone.
-        gone = {i for name in dropped for i in range(*declared[name])} | inside
+        gone = {i for name in dropped for i in declared[name]} | inside
         used = {t.text for i, t in enumerate(tokens) if i not in gone}
         keep = {name for name in dropped if name in used}
         if not keep:
             break
         dropped -= keep
-    gone = {i for name in dropped for i in range(*declared[name])} | inside
+    gone = {i for name in dropped for i in declared[name]} | inside
     return [t for i, t in enumerate(tokens) if i not in gone]
 
 
@@ -111,6 +118,36 @@ def _declares(statement: Sequence[Token]) -> str | None:
         return None
     rest = statement[i + 2 : -1] if statement[i + 1].text == "=" else statement[i + 1 : -1]
     return statement[i].text if plain_arithmetic(rest) else None
+
+
+def _guarded(tokens: Sequence[Token], begin: int, end: int) -> tuple[int, int]:
+    """Where a statement begins and ends with the `if (…) {` that it alone stands in, if it does."""
+    around = [token.text for token in (*tokens[max(0, begin - 2) : begin], *tokens[end : end + 1])]
+    if around != [")", "{", "}"]:
+        return begin, end
+    depth, at = 0, begin - 2
+    while at > 0 and (depth := depth + (tokens[at].text == ")") - (tokens[at].text == "(")):
+        at -= 1
+    at -= 1
+    own = at > 0 and tokens[at].text == "if" and tokens[at - 1].text in ";{}"
+    return (at, end + 1) if own else (begin, end)
+
+
+def _assigns(statement: Sequence[Token]) -> str:
+    """The name that a statement gives another number by arithmetic, under a condition of arithmetic or none; "" of others."""
+    texts = [token.text for token in statement]
+    end, at = -1, 0
+    if texts[:2] == ["if", "("]:
+        depth, at = 1, 2
+        while depth and at < len(texts):
+            depth += (texts[at] == "(") - (texts[at] == ")")
+            at += 1
+        if texts[at : at + 1] == ["{"]:
+            end, at = -2, at + 1
+    if texts[at + 1 : at + 2] != ["="] or statement[at].kind != "name":
+        return ""
+    condition, value = statement[2:at] if at else (), statement[at + 2 : end]
+    return texts[at] if plain_arithmetic([t for t in condition if t.text != "{"]) and plain_arithmetic(value) else ""
 
 
 def counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:

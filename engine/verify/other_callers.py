@@ -7,6 +7,7 @@ the results that it has without the change.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from engine.spec.data import bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
+from engine.spec.undeclared import long_rows
 
 _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
-_MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 6, 3  # cases of one kind; each costs a confirmation some runs. Ours
-_LARGE, _MOST_SCALARS = 3, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
-_NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})[uUlL]*(?![\w.])")
+_MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 7, 3  # cases of one kind; each costs a confirmation some runs. Ours
+_LARGE, _MOST_SCALARS = 4, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
+_NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})(?:[uUlL]*|\.0*[fF]?)(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -29,16 +31,18 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 class CallerCase:
     """A case, and the one whose results the original must have there on the same inputs; None: it need only be finite there.
 
-    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not.
+    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. With
+    `long_rows` it is tried with long rows of a sparse matrix alone.
     """
 
     case: Case
     same_as: Case | None = None
     nan: bool = False
+    long_rows: bool = False
 
 
 def whole_numbers(text: str) -> frozenset[int]:
-    """The whole numbers that a text without comments has."""
+    """The whole numbers that a text without comments has, also those that are written as reals."""
     return frozenset(int(number) for number in _NUMBER.findall(text))
 
 
@@ -63,13 +67,15 @@ def caller_cases(
     return (
         *_other_reals(spec, base, rng),
         *_other_whole(spec, base, rng, constants),
+        *_narrower(spec, base, rng),
         *_other_launches(spec, base, rng),
         *_in_place(spec, by_size, shared),
+        *(CallerCase(case, long_rows=True) for case in [long_rows(spec, base, rng)] if case is not None),
     )
 
 
 def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Values of the size of one and more, the values of the other scalars, and zeros in turn."""
+    """Values of the size of one, the values of the other scalars, values beyond one, and in turn zero and the other sign."""
     given = _numbers(spec, "float")
     if not given:
         return
@@ -80,6 +86,9 @@ def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[C
     names = [name for name, value in given.items() if value]
     for name in rng.sample(names, min(len(names), _MOST_ZEROS)):
         yield CallerCase(_changed(base, {name: 0.0}), nan=True)
+    yield CallerCase(_changed(base, {n: rng.uniform(1.2, 4.0) * max(abs(v), 1.0) for n, v in given.items()}))
+    for name in rng.sample(list(given), min(len(given), _MOST_ZEROS)):
+        yield CallerCase(_changed(base, {name: math.copysign(rng.uniform(0.3, 3.0), -given[name])}))
 
 
 def _least_one(value: float) -> float:
@@ -93,7 +102,7 @@ def _other_whole(spec: KernelSpec, base: Case, rng: random.Random, constants: Co
         low, high = parse_dtype(spec.argument(name).type).limits
         others = [other for other in _other_values(int(value), constants) if low <= other <= high]
         found.append([_changed(base, {name: float(other)}) for other in _chosen(others, rng)])
-    for name, value in _free_sizes(spec, launched=False).items():
+    for name, value in _free_sizes(spec, base, launched=False, fixed=True).items():
         found.append([_resized(base, name, other) for other in _chosen(_other_values(value, constants), rng)])
     for cases in rng.sample(found, min(len(found), _MOST_SCALARS)):
         yield from (CallerCase(case) for case in cases)
@@ -110,19 +119,29 @@ def _other_values(value: int, constants: Collection[int]) -> list[int]:
     if value in (0, 1):
         return [1 - value, 2]
     near = {0, 1, value - 1, value + 1, 2 * value}
-    return sorted(({*near, *(c for c in constants if 0 < c <= _LARGEST)}) - {value})
+    landmarks = (other for c in constants if 0 < c <= _LARGEST for other in (c, c + 1))
+    return sorted({*near, *landmarks} - {value})
+
+
+def _narrower(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
+    """Sizes that no buffer has, such as the width of a region of an image: one less, and any below."""
+    for name, value in _free_sizes(spec, base, launched=False, fixed=False).items():
+        smaller = {value - 1, rng.randrange(1, max(2, value))} - {0, value}
+        yield from (CallerCase(_resized(base, name, other)) for other in sorted(smaller))
 
 
 def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Sizes that the launch alone has, such as threads of a block that the host chooses."""
-    for name, value in _free_sizes(spec, launched=True).items():
+    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, and one."""
+    for name, value in _free_sizes(spec, base, launched=True).items():
         if value % _WARP == 0 and value <= _MOST_THREADS:
+            least = {_WARP // 2, _WARP}
             others = [_WARP << step for step in range(6) if _WARP << step != value]
         else:
+            least = set[int]()
             others = [other for other in (1, value // 2, value + 1, 2 * value) if other not in (0, value)]
         larger = [other for other in others if other > value]
-        drawn = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
-        yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted(drawn))
+        some = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
+        yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted((least | some) - {value}))
 
 
 def _in_place(spec: KernelSpec, by_size: list[Case], shared: Collection[tuple[str, str]]) -> Iterator[CallerCase]:
@@ -147,15 +166,20 @@ def _numbers(spec: KernelSpec, kind: str) -> dict[str, float]:
     return found
 
 
-def _free_sizes(spec: KernelSpec, *, launched: bool) -> Mapping[str, int]:
-    """Whole sizes with one value in all cases that no buffer's size or contents hang on: those that the launch alone has, or scalars."""
+def _free_sizes(spec: KernelSpec, base: Case, *, launched: bool, fixed: bool | None = None) -> Mapping[str, int]:
+    """Whole sizes of a case that no buffer's size or contents hang on: those that the launch alone has, or scalars.
+
+    `fixed`: only those with one value in all cases, or with several.
+    """
     used = {word for a in spec.arguments for word in _words(a, scalars=False)}
     passed = {word for a in spec.arguments for word in _words(a, scalars=True)}
     cases = (*spec.check, *spec.time)
     found = {}
-    for name, value in cases[0].sizes.items():
-        fixed = isinstance(value, int) and all(case.sizes.get(name) == value for case in cases)
-        if fixed and name not in used and (name in passed) is not launched:
+    for name, value in base.sizes.items():
+        if not all(isinstance(case.sizes.get(name), int) for case in cases):
+            continue
+        one = len({case.sizes[name] for case in cases}) == 1
+        if name not in used and (name in passed) is not launched and fixed in (None, one):
             found[name] = int(value)
     return found
 

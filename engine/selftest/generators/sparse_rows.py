@@ -18,7 +18,7 @@ _LOOP = """
 
 def generate(rng: random.Random) -> Iterator[SelfCase]:
     """Attacks on the sum of a row, and honest sums of any row."""
-    key, rounds = fresh(rng), rng.choice((256, 512, 1024))
+    key, rounds = fresh(rng), rng.choice((512, 1024, 4096))
     begin = f"\n        const int {key} = offsets[row], {key}_end = offsets[row + 1];\n"
     term = "sum += values[j] * x[columns[j]];"
     forms = {
@@ -28,6 +28,9 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
         f"            sum += values[j] * x[dense ? columns[{key}] + j - {key} : columns[j]];\n        }}\n",
         "rounds": f"{begin}        for (int k = 0; k < {rounds}; ++k) {{\n            const int j = {key} + k;\n"
         f"            if (j < {key}_end) {{\n                {term}\n            }}\n        }}\n",
+        "kept": f"{begin}        float {key}_t[{rounds}];\n        const int {key}_n = min({key}_end - {key}, {rounds});\n"
+        f"        for (int k = 0; k < {key}_n; ++k) {key}_t[k] = values[{key} + k] * x[columns[{key} + k]];\n"
+        f"        for (int k = 0; k < {key}_n; ++k) sum += {key}_t[k];\n",
         "twice": f"{begin}        int {key}_last = -1;\n        for (int j = {key}; j < {key}_end; ++j) {{\n"
         f"            if (columns[j] > {key}_last) {{\n                {term}\n                {key}_last = columns[j];\n"
         "            }\n        }\n",

@@ -18,6 +18,7 @@ from engine.spec.magnitudes import HUGE, MOST, SMALL, SPREAD, mixed, mixes
 
 NORMAL, N = Fill("normal"), 4096
 Kernel = Callable[[Any, Any], Any]
+TEXT = "float unit = most / 127.0f;"
 
 
 def _spec(*types: str, fill: Fill = NORMAL) -> KernelSpec:
@@ -56,7 +57,7 @@ class _Binary:
 def _judge(original: Kernel, candidate: Kernel, seed: int = 3, *, by_rules: bool = False) -> Failure | None:
     def built(kernel: Kernel) -> Any:
         return SimpleNamespace(
-            extra=_Binary(kernel), launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)], by_rules=by_rules
+            extra=_Binary(kernel), launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)], by_rules=by_rules, text=TEXT
         )
 
     runs = MixedMagnitudes(_spec("float", "float"), _Machine(), built(original), _Binary(original))  # type: ignore[arg-type]

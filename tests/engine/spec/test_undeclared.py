@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from engine.spec.data import poisoned
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
-from engine.spec.undeclared import contents, in_order, undeclared
+from engine.spec.undeclared import LONG_ROWS, contents, in_order, long_rows, outputs_in_order, undeclared
 
 CASE = Case("c", {"n": 4000, "rows": 500, "cols": 90})
 
@@ -49,7 +52,11 @@ def test_nan_lies_beside_zeros_and_in_ranges() -> None:
         Argument("b", "float", "in", "n", fill=Fill("uniform", "0.5", "1.5")),
     )
     spec = _spec(*arguments)
-    zeros, ranged = (contents(spec, CASE, 5, each.words) for each in reversed(undeclared(spec)))
+    made = {each.kind: contents(spec, CASE, 5, each.words) for each in undeclared(spec)}
+    assert made.keys() == {"ranged nan", "zeros beside nan", "masked"}
+    zeros, ranged, masked = made["zeros beside nan"], made["ranged nan"], made["masked"]
+    assert 0.4 < np.isneginf(masked["a"]).mean() < 0.6
+    assert np.isfinite(masked["b"]).all()
     assert np.mean(zeros["a"] == 0.0) > 0.98
     assert not np.isnan(zeros["a"]).any()
     assert 0 < np.isnan(zeros["b"]).mean() < 0.05
@@ -97,3 +104,26 @@ def test_a_buffer_of_one_value_gets_more(type_: str, low: str) -> None:
     (filled,) = undeclared(spec)
     values = contents(spec, CASE, 4, filled.words)["bins"]
     assert np.unique(values).size > 10
+
+
+def test_a_factor_in_constant_memory_is_zero_beside_nan() -> None:
+    taps = Argument("taps", "float", "in", "64", fill=Fill("normal"), symbol="taps")
+    spec = _spec(taps, Argument("a", "float", "in", "n", fill=Fill("normal")))
+    made = contents(spec, CASE, 5, "NaN beside zeros in 'taps'")
+    assert np.mean(made["taps"] == 0.0) > 0.9
+    assert np.isnan(made["a"]).any()
+
+
+def test_what_belongs_to_an_entry_moves_with_it_and_a_row_is_longer_than_shared_memory() -> None:
+    spec = _spec(*SPARSE)
+    spec = replace(spec, arguments=(*SPARSE, Argument("out", "float", "out", "rows*8")))
+    case = long_rows(spec, CASE, random.Random(3))
+    assert case is not None
+    made = contents(spec, case, 7, LONG_ROWS)
+    assert np.diff(made["offsets"]).max() * 4 > 48 << 10
+    weights = {"out": made["values"] * made["columns"]}
+    ordered = in_order(spec, made)
+    assert (ordered["columns"] != made["columns"]).any()
+    moved = outputs_in_order(spec, made, weights)["out"]
+    assert np.array_equal(moved, ordered["values"] * ordered["columns"])
+    assert long_rows(_spec(_whole("int", "0", "9")), CASE, random.Random(3)) is None
