@@ -6,7 +6,7 @@ What a draft lacks is asked for one line at a time where somebody answers, else 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,16 @@ from engine.spec.spec_text import with_checks
 from engine.spec.tables import Table, comment_tables, split_kernel
 
 Source = Literal["declared", "recorded", "drafted"]
-Recorded = Callable[..., Draft | None]  # as `engine.capture.recorded_spec.recorded_spec`
 _ROUNDS = 4  # of answers that make another draft: template arguments, macros
 _REDRAFT = ("kernel", "compile.defines", "launch")  # what other gaps may close with, in the order of asking
+
+
+class Recorded(Protocol):
+    """The spec of a kernel as the program of the repository at `root` called it, as `engine.capture.recorded_spec.recorded_spec` has it."""
+
+    def __call__(self, root: Path, kernel: str, /, *, kept: frozenset[str] = frozenset()) -> Draft | None:
+        """None where no launch of the kernel was recorded."""
+        ...
 
 
 class Ask(Protocol):

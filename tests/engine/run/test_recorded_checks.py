@@ -35,7 +35,9 @@ def test_checks_at_which_the_kernel_fails_give_way_to_others(tmp_path: Path) -> 
     file = tmp_path / "turn.cu"
     file.write_text(CODE)
     found = _recorded(file, (1, 7, 33))
-    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel: found).ready(file, "turn")
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, kept=frozenset(): found).ready(
+        file, "turn"
+    )
     assert ready.source == "recorded"
     assert ready.spec.check
     assert all(int(case.sizes["width"]) % 16 == 0 for case in ready.spec.check)
@@ -49,7 +51,9 @@ def test_checks_that_hold_stay_as_recorded(tmp_path: Path) -> None:
     file = tmp_path / "turn.cu"
     file.write_text(CODE)
     found = _recorded(file, (16, 48))
-    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel: found).ready(file, "turn")
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, kept=frozenset(): found).ready(
+        file, "turn"
+    )
     assert [case.sizes["width"] for case in ready.spec.check] == [16, 48]
 
 
