@@ -371,7 +371,7 @@ class Site:
         """
         if not self.launch_visible:
             return None
-        if grid is not None and block is None and self._block_varies:
+        if grid is not None and block is None and self.block_varies:
             x, y, z = self.configs[0].block
             block = [str(n) for n in ((x, y, z) if z > 1 else (x, y) if y > 1 else (x,))]
         try:
@@ -383,7 +383,7 @@ class Site:
         return merge(host, spec)
 
     @cached_property
-    def _block_varies(self) -> bool:
+    def block_varies(self) -> bool:
         """Whether the block hangs on one of the spec's sizes, such as a number of threads that the host function is passed."""
         if len({c.block for c in self.configs}) != 1:
             return False

@@ -158,8 +158,7 @@ class _LoopLoads:
             return self._further(_LoopPlace(before.array, f"{kind} of {before.view}", before.index), number(0))
         if pointer.type == "identifier":
             declared = self._scope.lookup(text(pointer), pointer)
-            outside = declared is not None and not inside(declared.node, self._loop.node)
-            return _LoopPlace(origin[0], text(pointer), number(0)) if outside else None
+            return self._pointed(declared.value) if declared is not None and declared.value is not None else None
         if pointer.type == "binary_expression" and text(pointer.child_by_field_name("operator") or pointer) == "+":
             left, right = pointer.child_by_field_name("left"), pointer.child_by_field_name("right")
             found = self._pointed(left) if left is not None else None
@@ -208,10 +207,7 @@ class _LoopLoads:
         for statement in reversed([s for s in self._statements if s.end_byte <= before.start_byte]):
             if statement.type != "declaration" or not {v.name for v in variables(statement)} & needed:
                 continue
-            loads = any(
-                n.type == "subscript_expression" or (n.type == "pointer_expression" and text(n)[0] == "*")
-                for n in _values(statement)
-            )
+            loads = any(_loads(n) for n in _values(statement))
             if not pure(statement) or loads or names(statement) & self._changed:
                 return None
             found.append(statement)
@@ -225,6 +221,15 @@ def _values(declaration: Node) -> Iterator[Node]:
     for variable in variables(declaration):
         if variable.value is not None:
             yield from walk(variable.value)
+
+
+def _loads(node: Node) -> bool:
+    """Whether it loads an element, which `&x[i]` does not."""
+    above = node.parent
+    if node.type == "pointer_expression":
+        return text(node)[0] == "*"
+    address = above is not None and above.type == "pointer_expression" and text(above)[0] == "&"
+    return node.type == "subscript_expression" and not address
 
 
 def _cast(pointer: Node) -> tuple[Node | None, str]:

@@ -239,7 +239,7 @@ def _merged(site: Site, rows: int) -> Edits | None:
     before, grids = site.configs_after({}), Grids.of(site)
     if before is None or any(u is None or compact(u) not in _OWN for u in uses) or site.spec.steps[site.step].launch:
         return None
-    if hidden_launch(site.program, site.kernel.name):
+    if site.block_varies or hidden_launch(site.program, site.kernel.name):
         return None
     block = site.fresh("block")
     known = grids.blocks("x") if grids is not None else None

@@ -3,10 +3,12 @@
 import re
 from dataclasses import dataclass
 
-from engine.cuda.questions import called, children, names, pure, text, variables, walk, written
-from engine.rewrite import Edit, Edits, Function, Node, Site, reindent
+from engine.cuda.questions import called, children, compact, inside, names, pure, text, variables, walk, written
+from engine.rewrite import Edit, Edits, Function, Node, Site, grouped, reindent
 
 _MAX_LINES = 150
+_VIEW = re.compile(r"(\w+)\s+(\w+)\s*[({]([\w\s,]+)[)}]\s*;")
+_PRIMARY = ("subscript_expression", "call_expression", "pointer_expression", "identifier", "number_literal")
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
 
@@ -29,6 +31,90 @@ def inlined(site: Site) -> Edits | None:
         if written_out is not None:
             edits.append(Edit.replace(statement, written_out))
     return site.in_file(*edits) if edits else None
+
+
+def views(site: Site) -> Edits | None:
+    """Methods of a local object that only name elements of the arrays it is made of, by what they return: `&x[row * width + column]`."""
+    edits: list[Edit] = []
+    for statement in children(site.body):
+        made = _VIEW.fullmatch(text(statement)) if statement.type == "declaration" else None
+        if made is None or (found := _class(site, made[1])) is None:
+            continue
+        given = [part.strip() for part in made[3].split(",")]
+        members = _members(found, made[1], given)
+        if members is None or any(name in site.changed for name in given):
+            continue
+        uses = [
+            n for n in walk(site.body) if n.type == "identifier" and text(n) == made[2] and not inside(n, statement)
+        ]
+        written_out = [_returned(found, use, members) for use in uses]
+        if written_out and None not in written_out:
+            edits += [Edit(site.line_span(statement), ""), *(e for e in written_out if e is not None)]
+    return site.in_file(*edits) if edits else None
+
+
+def _class(site: Site, name: str) -> Node | None:
+    """The one class of that name in the file and its headers."""
+    units = [u for u in (site.unit, *site.headers) if name.encode() in u.data]
+    kinds = ("class_specifier", "struct_specifier")
+    found = [
+        n for u in units for n in walk(u.root) if n.type in kinds and compact(n.child_by_field_name("name")) == name
+    ]
+    bodies = [body for n in found if (body := n.child_by_field_name("body")) is not None]
+    return bodies[0] if len(bodies) == 1 and not bodies[0].has_error else None
+
+
+def _members(body: Node, name: str, given: list[str]) -> dict[str, str] | None:
+    """What a constructor that only keeps its arguments gives each member."""
+    for made in body.named_children:
+        declarator = made.child_by_field_name("declarator") if made.type == "function_definition" else None
+        if declarator is None or compact(declarator.child_by_field_name("declarator")) != name:
+            continue
+        parameters, block = _parameter_names(declarator), made.child_by_field_name("body")
+        kept = [n for n in made.named_children if n.type == "field_initializer_list"]
+        if len(parameters) != len(given) or not kept or block is None or children(block):
+            continue
+        pairs = re.findall(r"(\w+)\s*[({]\s*(\w+)\s*[)}]", text(kept[0]))
+        passed = dict(zip(parameters, given, strict=True))
+        if len(pairs) == len(children(kept[0])) and all(value in passed for _, value in pairs):
+            return {member: passed[value] for member, value in pairs}
+    return None
+
+
+def _parameter_names(declarator: Node) -> list[str]:
+    listed = declarator.child_by_field_name("parameters")
+    return (
+        [next((text(n) for n in reversed(list(walk(c))) if n.type == "identifier"), "") for c in children(listed)]
+        if listed
+        else []
+    )
+
+
+def _returned(body: Node, use: Node, members: dict[str, str]) -> Edit | None:
+    """`view.at(i, j)` by what the method returns; None for any other use."""
+    field = use.parent
+    call = field.parent if field is not None and field.type == "field_expression" else None
+    arguments = call.child_by_field_name("arguments") if call is not None and call.type == "call_expression" else None
+    if field is None or call is None or arguments is None or call.child_by_field_name("function") != field:
+        return None
+    name, given = compact(field.child_by_field_name("field")), children(arguments)
+    for method in body.named_children if all(pure(a) for a in given) else ():
+        declarator = method.child_by_field_name("declarator") if method.type == "function_definition" else None
+        while declarator is not None and declarator.type != "function_declarator":
+            declarator = declarator.child_by_field_name("declarator") or next(iter(children(declarator)), None)
+        block = method.child_by_field_name("body")
+        if declarator is None or block is None or compact(declarator.child_by_field_name("declarator")) != name:
+            continue
+        statements, parameters = children(block), _parameter_names(declarator)
+        if len(parameters) != len(given) or len(statements) != 1 or statements[0].type != "return_statement":
+            return None
+        value = children(statements[0])[0] if children(statements[0]) else None
+        types = {**members, **{p: grouped(a) for p, a in zip(parameters, given, strict=True)}}
+        if value is None or not pure(value) or not names(value) <= set(types):
+            return None
+        written_out = _typed(text(value), types)
+        return Edit.replace(call, written_out if value.type in _PRIMARY else f"({written_out})")
+    return None
 
 
 def _call(site: Site, statement: Node) -> _WorkCall | None:

@@ -19,6 +19,7 @@ Pass = Callable[[Site], Edits | None]
 _PASSES: tuple[Pass, ...] = (
     guards.without_marks,
     inlined.inlined,
+    inlined.views,
     loop_heads.own_counters,
     loop_heads.counted_loops,
     loop_heads.exclusive_bounds,

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from engine.rewrite.site import Site
+from engine.rules import proposals
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
@@ -136,6 +137,54 @@ __global__ void add(float* x, const float* v, int rows, int cols) {
     edited = one(site, "batch_loads", factor=4)
     compiles(edited)
     assert_equal(site, [edited], [{"rows": n, "cols": 33} for n in (1, 15, 16, 31, 53)], tolerance=0)
+
+
+VIEW = """
+class View {
+public:
+    float* data;
+    const int height;
+    const int width;
+    __device__ View(float* data, const int height, const int width) : data(data), height(height), width(width) { }
+    __device__ float item(int row, int column) const { return data[row * width + column]; }
+    __device__ float* item_ptr(int row, int column) { return &data[row * width + column]; }
+    __device__ int counted(int row) { ++row; return row; }
+};
+__global__ void add(float* x, float* v, int rows, int cols) {
+    View all(x, rows, cols);
+    View one(v, 1, cols);
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= cols) return;
+    float s = one.item(0, c);
+    for (int r = blockIdx.y; r < rows - 1; r += gridDim.y) {
+        float* at = all.item_ptr(r + 1, c);
+        *at = *at + s;
+    }
+}
+"""
+
+
+def test_through_methods_that_only_name_elements() -> None:
+    """`MatrixView_half_rw` of exllamav2: its kernels name every element so, and no rule saw which."""
+    launch = "    add<<<dim3((cols + 31) / 32, 2), 32>>>(x, v, rows, cols);"
+    sizes: dict[str, Any] = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 3, "cols": 5}]}
+    site = make(VIEW, launch, **sizes, elements={"x": "rows*cols", "v": "cols"})
+    first = proposals(site, only=["batch_loads"])[0]
+    edited = after(site, first)
+    assert "x[(r + 1) * cols + c] = x_value[k] + s;" in device(edited)
+    assert "float s = v[0 * cols + c];" in device(edited)
+    assert "View all" not in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], [{"rows": n, "cols": 33} for n in (1, 2, 9, 31)], tolerance=0)
+    for old, new in (
+        ("data[row * width", "data[++row * width"),
+        ("int c = ", "cols += 0; int c = "),
+        ("*at + s", "*at + all.counted(r)"),
+    ):
+        assert not proposals(
+            make(VIEW.replace(old, new), launch, **sizes, elements={"x": "rows*cols", "v": "cols"}),
+            only=["batch_loads"],
+        )
 
 
 @pytest.mark.parametrize(

@@ -307,12 +307,20 @@ def test_small_blocks_whose_number_the_kernel_knows() -> None:
         ("int c = ", "int c = threadIdx.y + "),
         ("int c = ", "__shared__ float s[32]; s[threadIdx.x] = 0.0f; int c = "),
         ("(cols + 63) / 64", "blocks_of(cols++)"),
+        (
+            "(cols + 63) / 64, (rows + 15) / 16), 32>",
+            "(cols + 2 * threads - 1) / (2 * threads), (rows + 15) / 16), threads>",
+        ),
     ],
 )
 def test_nothing_merges_blocks_that_are_large_or_work_together(old: str, new: str) -> None:
     elements = {"x": "rows*cols", "v": "cols"}
-    sizes = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 33, "cols": 640}], "elements": elements}
-    site = make(COLUMNS.replace(old, new), COLUMNS_LAUNCH.replace(old, new), **sizes)
+    sizes = {
+        "sizes": [{"rows": 4096, "cols": 4096, "threads": 32}],
+        "check": [{"rows": 33, "cols": 640, "threads": 32}],
+    }
+    source, launch = COLUMNS.replace(old, new), COLUMNS_LAUNCH.replace(old, new)
+    site = make(source.replace("* 64", "* blockDim.x * 2"), launch, **sizes, elements=elements, host="int threads")
     assert not [p for p in propose(site, "block_size") if p.parameters.get("y", 1) != 1]
 
 
