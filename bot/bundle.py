@@ -191,17 +191,19 @@ def check_bundle(bundle: Bundle, head: str) -> None:
         if looked.patch and (result is None or result.best is None):
             raise BundleError("has a patch without a result that suggests one", where)
         if result is not None and result.best is not None:
-            measurement = result.best.evaluation.measurement
-            if measurement is None or measurement.predicted != (result.mode == "predicted"):
+            best = result.best.evaluation
+            said = (best.measurement, *(other.measurement for other in best.instances))
+            if any(one is None or one.predicted != (result.mode == "predicted") for one in said):
                 raise BundleError("marks one suggestion as both measured and predicted", where)
         past = looked.history
         if past is not None and not (_SHA.fullmatch(past.commit) and 1 <= past.slower < 1e6):
             raise BundleError("has an impossible history", where)
         compared = looked.comparison.measurement if looked.comparison else None
-        for one in (compared, _of(result), *(other.measurement for other in looked.elsewhere)):
+        for one in (compared, *_of(result), *(other.measurement for other in looked.elsewhere)):
             if one is not None and not (0 < one.low <= one.ratio <= one.high):
                 raise BundleError("has an interval that does not contain its ratio", where)
 
 
-def _of(result: OptimizationResult | None) -> Measurement | None:
-    return result.best.evaluation.measurement if result is not None and result.best is not None else None
+def _of(result: OptimizationResult | None) -> list[Measurement | None]:
+    best = result.best.evaluation if result is not None and result.best is not None else None
+    return [] if best is None else [best.measurement, *(other.measurement for other in best.instances)]

@@ -50,15 +50,11 @@ class _NotVerified(OptimlError):
 
 @dataclass(frozen=True)
 class _Asked:
-    """One instance of a candidate by its name expression; `changed` where a build shows that it changes.
-
-    `verified` are the entries of those that were verified, maybe under other names.
-    """
+    """One instance of a candidate by its name expression, and the entries of those that were verified, maybe under other names."""
 
     original: Program
     candidate: Built
     name: str
-    changed: bool
     verified: Collection[tuple[str, ...]]
 
 
@@ -126,13 +122,21 @@ class InstanceCheck:
         return self.machine.builder(spec, self.root, self.spec_path, self.defences, self.limits)
 
     def judge(
-        self, original: Program, candidate: Built, changed: Collection[str], visible: Iterable[str] = ()
+        self,
+        original: Program,
+        candidate: Built,
+        changed: Collection[str],
+        others: Iterable[str] = (),
+        *,
+        same: bool = True,
     ) -> InstanceVerdict:
-        """The verdict on the instances that the candidate changes, by their name expressions, and on those that it may change.
+        """The verdict on the instances whose machine code the candidate changes, by their name expressions, and on the `others`.
 
-        Of the latter those count whose machine code or launch is another. Each takes seconds.
+        Of the others those count that are launched otherwise or, where their code is not known to be the `same`, whose code is another.
+        Each that counts takes seconds.
         """
-        names = list(dict.fromkeys((*changed, *visible)))
+        names = [*dict.fromkeys(changed)]
+        names += [n for n in dict.fromkeys(others) if n not in names and self._differs(original, candidate, n, same)]
         if len(names) > _MOST:
             what = f"changes {len(names)} other instances ({', '.join(names)[:200]}), and at most {_MOST} are verified"
             return InstanceVerdict(Guardrail(INSTANCES, "failed", what))
@@ -140,7 +144,7 @@ class InstanceCheck:
         built: dict[str, tuple[Built, Built]] = {}
         for name in names:
             try:
-                found = self._verified(_Asked(original, candidate, name, name in changed, verified))
+                found = self._verified(_Asked(original, candidate, name, verified))
             except OptimlError as error:
                 return InstanceVerdict(_failed(name, error.what))
             built[name] = found.original, found.built
@@ -152,6 +156,21 @@ class InstanceCheck:
         detail = "; ".join(said for _, said in verified.values())
         instances = tuple(instance for instance, _ in verified.values())
         return InstanceVerdict(Guardrail(INSTANCES, "passed", f"also verified: {detail}"), instances, built)
+
+    def _differs(self, original: Program, candidate: Built, name: str, same: bool) -> bool:
+        """Whether a candidate launches an instance otherwise, or changes its code, which may be known to be the same."""
+        program = candidate.program
+        try:
+            builder = self._builder(self._specs(original, name)[0])
+            before = builder.launches(original)
+        except OptimlError:  # nothing is known of its launch
+            with suppress(OptimlError):
+                return not same and self._code(original, name) != self._code(program, name)
+            return False  # the original has no such instance
+        with suppress(OptimlError):
+            if builder.launches(program) == before:
+                return not same and self._code(original, name) != self._code(program, name)
+        return True
 
     def _verified(self, asked: _Asked) -> _Judged:
         """Raises OptimlError with the end of the sentence "changes k<half>, …"."""
@@ -186,7 +205,7 @@ class InstanceCheck:
             built = builder.candidate(program, by_rules=asked.candidate.by_rules)
         except OptimlError as error:
             raise _NotVerified(f"which does not build: {error.what}") from None
-        if _entries(built) in asked.verified or (not asked.changed and built.identity == first.identity):
+        if _entries(built) in asked.verified:
             return _Judged(first, built, None)
         with closing(self.machine.evaluator_with(spec, builder)) as evaluator:
             evaluation = self._evaluated(evaluator, asked.original, asked.candidate)

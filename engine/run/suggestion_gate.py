@@ -19,7 +19,7 @@ from engine.model import Evaluation, Guardrail, Program, VerifiedInstance
 from engine.predict.targets import figures_for, target_for
 from engine.run.end_to_end import end_to_end
 from engine.run.instance_check import INSTANCES, InstanceCheck
-from engine.run.whole_check import BUILT, WholeCheck, WholeVerdict, joined
+from engine.run.whole_check import WholeCheck, WholeVerdict, joined
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.assumptions import assumptions
@@ -136,17 +136,17 @@ class Gate:
         self, original: Program, built: Built, whole: WholeVerdict
     ) -> tuple[list[Guardrail], tuple[VerifiedInstance, ...]]:
         """The verdicts on the instances that the whole build or the text shows to be changed."""
-        changed, visible = {instance.name for instance in whole.instances}, list[str]()
-        if self._defences.names:
+        changed, others = {instance.name for instance in whole.instances}, list(whole.unchanged)
+        if self._defences.names and not whole.complete:
             try:
                 around = self._whole.around(original, built.program)
-                visible += visible_instances(original, built.program, around, self._spec)
-                visible += self._instances.launched(original)
+                others += visible_instances(original, built.program, around, self._spec)
+                others += self._instances.launched(original)
             except OptimlError as error:
                 return [Guardrail(INSTANCES, "not checked", error.what)], ()
-        verdict = self._instances.judge(original, built, sorted(changed), visible)
+        verdict = self._instances.judge(original, built, sorted(changed), others, same=whole.complete)
         found = [verdict.guardrail]
-        unknown = not whole.guardrails or any(guardrail.name == BUILT for guardrail in whole.guardrails)
+        unknown = not whole.complete
         if unknown and verdict.guardrail.verdict == "passed" and any(step.template_args for step in self._spec.steps):
             detail = "; ".join(filter(None, (verdict.guardrail.detail, "others than the text names are not known")))
             found = [Guardrail(INSTANCES, "not checked", f"{detail} without a build of the whole file")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -64,6 +64,12 @@ class WholeVerdict:
 
     guardrails: tuple[Guardrail, ...]
     instances: tuple[ChangedInstance, ...] = ()
+    unchanged: tuple[str, ...] = ()  # name expressions of those whose machine code stays
+
+    @property
+    def complete(self) -> bool:
+        """Whether all files were built that the suggestion reaches: then no other instance changes."""
+        return bool(self.guardrails) and all(guardrail.name != BUILT for guardrail in self.guardrails)
 
 
 class WholeCheck:
@@ -158,7 +164,9 @@ class WholeCheck:
                 others += instances
         if len(units) > _MOST_UNITS:
             verdicts.append(Guardrail(BUILT, "not checked", f"{len(units) - _MOST_UNITS} further files include it"))
-        return WholeVerdict(joined(verdicts), tuple(others))
+        names = self._other_names((b.result() for _, b, _ in started if b.exception() is None), built)
+        stay = names.keys() - {changed.name for changed in others}
+        return WholeVerdict(joined(verdicts), tuple(others), tuple(name for name in names if name in stay))
 
     def other_instances(self, original: Built) -> tuple[str, ...]:
         """The name expressions of the instances of the spec's kernels that the original's files have beside its own.
@@ -167,17 +175,19 @@ class WholeCheck:
         """
         program = original.program
         sources, units = self._units(program, (program.kernel_file,))
-        own, found = set(map(public_name, original.binary.entries)), dict[str, None]()
-        kernels = {step.kernel.rpartition("::")[2] for step in self._spec.steps}
-        for unit in units[:_MOST_UNITS] if find_nvcc() is not None else ():
-            for entry, name in self._first(sources, unit, units[0]).kernels.items():
-                if (
-                    public_name(entry) not in own
-                    and "<" in name
-                    and split_kernel(name)[0].rpartition("::")[2] in kernels
-                ):
-                    found[name] = None
-        return tuple(found)
+        main = units[0] if units and find_nvcc() is not None else ""
+        return tuple(self._other_names((self._first(sources, u, main) for u in units[:_MOST_UNITS] if main), original))
+
+    def _other_names(self, builds: Iterable[WholeFile], built: Built) -> dict[str, None]:
+        """The name expressions of the instances of the spec's kernels in these builds, but for the spec's own, in order."""
+        own, kernels = (
+            set(map(public_name, built.binary.entries)),
+            {s.kernel.rpartition("::")[2] for s in self._spec.steps},
+        )
+        named = ((public_name(entry), name) for build in builds for entry, name in build.kernels.items())
+        return {
+            n: None for e, n in named if e not in own and "<" in n and split_kernel(n)[0].rpartition("::")[2] in kernels
+        }
 
     def _units(self, original: Program, changed: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
         """The sources of the include graph, and those that have to be built, the first of which holds the verified kernels."""

@@ -104,3 +104,21 @@ def test_deep_nesting_inside_a_free_field_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(json.dumps(data))
     with pytest.raises(BundleError, match="deep"):
         read_bundle(tmp_path, head=HEAD)
+
+
+@pytest.mark.parametrize(("change", "allowed"), [({}, True), ({"predicted": True}, False), ({"low": 3.0}, False)])
+def test_other_instances_are_read_back_as_measured_as_the_suggestion(
+    tmp_path: Path, change: dict[str, Any], allowed: bool
+) -> None:
+    data = json.loads(WHOLE.to_json())
+    best = next(kernel["result"]["best"] for kernel in data["kernels"] if (kernel["result"] or {}).get("best"))[
+        "evaluation"
+    ]
+    best["instances"] = [{"name": "scale<__half>", "measurement": {**best["measurement"], **change}}]
+    (tmp_path / FILE).write_text(json.dumps(data))
+    if not allowed:
+        with pytest.raises(BundleError):
+            read_bundle(tmp_path, head=HEAD)
+        return
+    read = [k.result.best for k in read_bundle(tmp_path, head=HEAD).kernels if k.result is not None and k.result.best]
+    assert [instance.name for instance in read[0].evaluation.instances] == ["scale<__half>"]

@@ -180,6 +180,21 @@ def test_an_instance_of_another_number_is_verified_with_its_own_launch_and_sizes
     assert "changes sums<128>, which is incorrect" in verdict(wrong).detail
 
 
+def test_an_instance_whose_launch_alone_changes_is_verified_with_it(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine code stays, and it is correct for the blocks that it had."""
+    own = "template <> __global__ void scale<half>(const half* x, float* y, int n) {\n"
+    own += "    int i = blockIdx.x * 256 + threadIdx.x;\n    if (i < n) y[i] = half_of(x[i]) - 1.0f;\n}\n"
+    for folder, text, threads, verified in (("own", KERNEL + own, 128, []), ("alike", KERNEL, 512, ["scale<__half>"])):
+        (tmp_path / folder).mkdir()
+        place = make_place(tmp_path / folder, machine, monkeypatch, SPEC + text + RUN + MAIN)
+        launch = f"scale<T><<<(n + {threads - 1}) / {threads}, {threads}>>>"
+        found = place.judge(("scale<T><<<(n + 255) / 256, 256>>>", launch))
+        assert [instance.name for instance in found.instances] == verified, found.failure
+        assert ("changes scale<__half>, which is" in verdict(found).detail) is (not verified)
+
+
 def test_an_instance_that_only_an_including_file_makes_counts(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
