@@ -435,7 +435,8 @@ class CpuScreen:
         assert self._runs is not None
         self.prepare()
         known, self._fresh = self._fresh or self._drawn_afresh(), []
-        declared = [item for item in known if item.family == "declared"]
+        # Races and addresses are those of sizes: other scalars alone bring none that they are worth running for.
+        declared = [k for k in known if k.family == "declared" and not self._case(k.case).changed]
         unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
         inputs = [(k.case, k.buffers, k.scalars) for k in declared]
         with ThreadPoolExecutor(2) as beside:  # compilers, and a few large jobs, leave most cores idle

@@ -90,11 +90,8 @@ def _open(program: Program, launch: LaunchSite, argument: str) -> bool:
     """Whether a launch passes on what code of other files may pass to its function."""
     if any(f.name == "main" for path, data in program.files.items() if b"main" in data for f in _functions(data, path)):
         return False
-    for f in _functions(program.files[launch.path], launch.path):
-        if f.name == launch.function and f.body.start <= launch.span.start < f.body.end:
-            passed = any(p.name == argument.strip() for p in f.parameters)
-            return passed and not _of_file(f)
-    return False
+    of_name = [f for f in _functions(program.files[launch.path], launch.path) if f.name == launch.function]
+    return any(p.name == argument.strip() for f in of_name if not _of_file(f) for p in f.parameters)
 
 
 def _functions(data: bytes, path: str) -> Sequence[Function]:

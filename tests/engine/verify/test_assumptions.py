@@ -9,7 +9,7 @@ import pytest
 from engine.cuda.load import load_program
 from engine.model import Guardrail
 from engine.spec.find import find_spec
-from engine.verify.assumptions import assumptions
+from engine.verify.assumptions import anywhere, assumptions
 
 TEXT = """#include <cuda_runtime.h>
 // optiml: args.x = { role = "in", size = "n" }
@@ -49,8 +49,12 @@ def judged(folder: Path, text: str, *edits: tuple[str, str]) -> dict[str, Guardr
     return {guard.name: guard for guard in found}
 
 
+def static(text: str) -> str:
+    return text.replace("void run", "static void run")
+
+
 def test_vector_loads_assume_alignment_and_divisibility(tmp_path: Path) -> None:
-    found = judged(tmp_path, TEXT, (BODY, VECTORS))
+    found = judged(tmp_path, static(TEXT), (static(BODY), static(VECTORS)))
     assert {name: guard.verdict for name, guard in found.items()} == {
         "assumes x is 16-byte aligned": "passed",
         "assumes y is 16-byte aligned": "passed",
@@ -65,8 +69,36 @@ def test_vector_loads_assume_alignment_and_divisibility(tmp_path: Path) -> None:
      ("run_scale(&b[3], c, n)", "failed"), ("run_scale(b, c, n)", "passed")],
 )  # fmt: skip
 def test_callers_of_the_launching_function_count(tmp_path: Path, call: str, verdict: str) -> None:
-    text = TEXT + f"void main_part(float* b, float* c, int n, int k) {{\n    {call};\n}}\n"
-    assert judged(tmp_path, text, (BODY, VECTORS))["assumes x is 16-byte aligned"].verdict == verdict
+    text = static(TEXT) + f"void main_part(float* b, float* c, int n, int k) {{\n    {call};\n}}\n"
+    assert judged(tmp_path, text, (static(BODY), static(VECTORS)))["assumes x is 16-byte aligned"].verdict == verdict
+
+
+def test_whoever_calls_a_function_of_other_files_may_pass_any_address(tmp_path: Path) -> None:
+    found = judged(tmp_path, TEXT, (BODY, VECTORS))["assumes x is 16-byte aligned"]
+    assert (found.verdict, found.detail) == ("not checked", "whoever calls 'run_scale' may pass any address")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("", "", "whoever calls 'run_scale' may pass any address"),
+        ("void run", "static void run", ""),
+        ("void run", "namespace {\nvoid run", ""),
+        ("void run_scale(const float* x", "int main() { const float* x = take()", ""),
+        ("scale<<<(n + 255) / 256, 256>>>(x, y, n);", "", "no caller is visible"),
+    ],
+)
+def test_code_of_other_files_may_pass_any_address_to_what_it_can_call(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    (tmp_path / ".git").mkdir()
+    text = TEXT.replace(old, new) + ("}\n" if new.startswith("namespace") else "")
+    text = text.replace(
+        "int main() { const float* x = take(), float* y, int n) {", "int main() {\n    float *x, *y; int n;"
+    )
+    (tmp_path / "a.cu").write_text(text)
+    spec, _ = find_spec(tmp_path, tmp_path / "a.cu")
+    assert anywhere(load_program(tmp_path / "a.cu"), spec, "x") == reason
 
 
 def test_restrict_assumes_distinct_buffers(tmp_path: Path) -> None:
