@@ -120,6 +120,13 @@ def copy_bytes(target: Any, source: Any) -> None:
     target.data.copy_from_device_async(source.data, target.nbytes, cp.cuda.get_current_stream())
 
 
+def copied(source: Any) -> Any:
+    """A copy of an array on the device; CuPy's own `copy` compiles a kernel for each type."""
+    target = cp.empty_like(source)
+    copy_bytes(target, source)
+    return target
+
+
 class Board:
     """Small results of the worker's own kernels: they gather on the device and are read with one wait."""
 

@@ -8,7 +8,7 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers
-from engine.gpu.device import Call, copy_bytes
+from engine.gpu.device import Call, copied, copy_bytes
 from engine.spec.data import any_bits
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SpecControls:
         buffers = self._checker.buffers(index)
         for name in buffers.written:
             target = buffers.main.view(name, cp.uint8)
-            saved = target.copy()
+            saved = copied(target)
             controls: dict[str, Any] = {"zeros": cp.zeros_like(target)}
             stale = buffers.pristine.view(name, cp.uint8) if name in buffers.inout and buffers.pristine else None
             if stale is None:
@@ -87,7 +87,7 @@ class SpecControls:
             self._wanted.add(("input", name))
             if not fresh:
                 buffers.draw(seed + 2, family, widen=False)
-                fresh = {a.name: buffers.first(a.name).copy() for a in buffers.buffers if a.role != "out"}
+                fresh = {a.name: copied(buffers.first(a.name)) for a in buffers.buffers if a.role != "out"}
             buffers.draw(seed, family, widen=True)
             self._checker.run_reference(index, 1)  # on the unchanged inputs
             buffers.reset(buffers.main, 0)
