@@ -194,3 +194,22 @@ def test_restricted_pointers_that_are_one_are_refused_unless_the_original_has_th
     assert _judge(candidate, replace(candidate, seen={}), {0: 4 | 2}).verdict == "passed"
     assert _judge(candidate, replace(candidate, seen={}), {0: 4 | 1}).verdict == "failed"
     assert _judge(replace(candidate, seen={0: 4 | 1}), candidate, {}).verdict == "passed"
+
+
+def test_what_the_original_met_by_chance_in_another_confirmation_is_not_asked_for() -> None:
+    """`v < vocab` of a loop that a `break` ends: one of the original's runs met it, and none of a later candidate's could."""
+    own = CpuBinary(Path("k.so"), SPEC, "k.cu", conditions=(TESTED,))
+    outcomes: list[dict[int, int]] = [{0: 4 | 1 | 2}, {0: 4 | 1}]
+
+    def run_many(binary: object, jobs: list[Any]) -> list[CpuRun]:
+        return [CpuRun({}, (), None, 0.0, seen=outcomes.pop(0)) for _ in jobs]
+
+    machine: Any = SimpleNamespace(marked=lambda *a, **k: own, run_many=run_many)
+    nothing: Any = None
+    judge = AddedConditions(machine, Built(PROGRAM, "", (), nothing, ()), strict=True, spec=SPEC)
+
+    def verdict() -> str:
+        candidate: Any = SimpleNamespace(extra=replace(own, seen={0: 4 | 1}), by_rules=False, program=PROGRAM)
+        return judge.judge(candidate, [nothing]).verdict
+
+    assert [verdict(), verdict()] == ["failed", "passed"]
