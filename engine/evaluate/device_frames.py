@@ -59,13 +59,15 @@ class Opening:
     secret: int
     original: BuiltHead
     cores: tuple[int, ...] = ()  # its share of its machine's; none: all
+    confirms: bool = True  # what a confirmation needs of the CPU is begun at once
 
 
 @dataclass(frozen=True)
 class Request:
     """One question: `op` is "open", "evaluate", "expect" (it will likely be confirmed), "confirm" or "close".
 
-    `incumbent` is a key; its code comes once. `any_speed` belongs to "confirm".
+    `incumbent` is a key; its code comes once. `any_speed` belongs to "confirm", which
+    is `brief` where another device's sanitizers and checks on the CPU hold for this one too.
     """
 
     op: str

@@ -69,7 +69,7 @@ class GpuEvaluator:
         self._held: Measurement | None = None  # the incumbent's
         self._limit_s = _LEAST_LIMIT_S
         self._floors: tuple[float, ...] = ()
-        self.bandwidth = 0.0
+        self.bandwidth, self.ahead = 0.0, True
         self._copies: dict[str, float] = {}
         self._missing = [] if sanitize is not None else [_NO_SANITIZER]
         self._secret = SecretCases(spec, builder, self._random)
@@ -119,8 +119,7 @@ class GpuEvaluator:
             self._wide = widened(self._spec, self._builder, built)
             compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
             ready()
-            # A confirmation needs it, and the cores have little to do before the first candidates are built
-            if self._cpu:
+            if self._cpu and self.ahead:  # a confirmation needs it, and the cores have little to do yet
                 self._cpu.open_beside(built)
             refuse_large(self._spec, self._runner.start()["free_bytes"])
             self._original = built
@@ -242,13 +241,13 @@ class GpuEvaluator:
         if self._cpu and self._original:
             self._cpu.begin_ahead(self._original, build)
 
-    def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
-        """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
+    def confirm(self, built: Built, *, any_speed: bool = False, beside: bool = False) -> Evaluation:
+        """See `Evaluator.confirm`; others have turns at the GPU between. `beside` a device whose sanitizers and CPU say the same."""
         try:
             built = self._secret.whole(built)
         except OptimlError as error:
             return unlaunchable(built, error)
-        return self._stated(self._confirm(built, PASSED if any_speed else (Outcome.ACCEPTED,)))
+        return self._stated(self._confirm(built, PASSED if any_speed else (Outcome.ACCEPTED,), beside=beside))
 
     @contained_evaluation
     def retime(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
@@ -395,7 +394,7 @@ class GpuEvaluator:
 
     # ---- the suggestion
 
-    def _confirm(self, built: Built, guarded: Container[Outcome]) -> Evaluation:
+    def _confirm(self, built: Built, guarded: Container[Outcome], *, beside: bool) -> Evaluation:
         """Verify with twice the seeds and time at full effort, in a worker process of its own; what ends `guarded` meets the guardrails."""
         assert self._original is not None
         stages: dict[str, float] = {}
@@ -406,10 +405,11 @@ class GpuEvaluator:
             return replace(wrong, stage_s=stages)
         try:
             # The sanitizers and the CPU run beside the checks: they look at small shapes, and none of them is timed.
-            with ThreadPoolExecutor(2) as beside:
+            with ThreadPoolExecutor(2) as others:
                 with turn(self._gpu, lap):
-                    sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
-                    screened = beside.submit(self._on_cpu, built)
+                    small = () if beside else plan(self._spec, self._random, defences)
+                    sanitized = others.submit(self._sanitized, built, small)
+                    screened = others.submit(self._on_cpu, None if beside else built)
                     runner, self._runner = self._runner, self._second or self._make_runner()
                     self._second = None
                     runner.close()
@@ -457,13 +457,13 @@ class GpuEvaluator:
 
     def _sanitized(self, built: Built, checks: Sequence[Check]) -> tuple[Sanitized, ...]:
         """The sanitizers' verdicts on a program, run on the declared inputs of each check shape."""
-        if self._sanitize is None:
+        if self._sanitize is None or not checks:
             return ()
         return self._sanitize(built, [check for check in checks if check.family == "declared"])
 
-    def _on_cpu(self, built: Built) -> Opinion:
+    def _on_cpu(self, built: Built | None) -> Opinion:
         assert self._original is not None
-        return self._cpu.judge(self._original, built) if self._cpu else (None, ())
+        return self._cpu.judge(self._original, built) if self._cpu and built else (None, ())
 
     def _watched(self, judged: Evaluation, sanitized: Sequence[Sanitized]) -> Evaluation:
         """What is not suggested for its speed, with the sanitizers' verdicts: a fault is named as what it is."""

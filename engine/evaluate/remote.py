@@ -133,7 +133,7 @@ class RemoteEvaluator:
         spec, limits = dataclasses.asdict(self._spec), self._builder.limits
         opening = Opening(
             spec, self._spec_path, built.program.kernel_file, limits, self._builder.defences, self._mode, built.binary.arch,
-            self._secret, head, tuple(link.cores),
+            self._secret, head, tuple(link.cores), confirms=not self._devices or self._devices[0].link is link,
         )  # fmt: skip
         return pack(Request("open", self._session, opening=opening), blobs)
 
@@ -306,16 +306,24 @@ class RemoteEvaluator:
             frame = pack(Request("expect", self._session, candidate=head), blobs)
             with self._lock:
                 if self._expected is build:  # no better one came meanwhile
-                    for device in self._devices[:2]:
+                    # On a second GPU nothing is left of a confirmation that could begin.
+                    for device in self._devices[: 1 if self._mode == "measured" else 2]:
                         device.link.call(frame)
 
     def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
-        """Confirmed on the first device, and on a second one where there is one: it must hold on both."""
+        """Confirmed on the first device, and on a second one where there is one: it must hold on both.
+
+        A second GPU verifies and times it; what sanitizers and the CPU say of it is the same on both.
+        """
         head, blobs = head_of(built, self._original)
-        frame = pack(Request("confirm", self._session, candidate=head, any_speed=any_speed), blobs)
         if not self._devices:
             raise MachineError("every device was lost", "--cluster", "resume with --resume")
-        asked = [(device, device.link.call(frame)) for device in self._devices[:2]]
+        requests = [
+            Request("confirm", self._session, candidate=head, any_speed=any_speed, brief=brief)
+            for brief in (False, True)
+        ]
+        both = zip(self._devices[:2], requests, strict=False)
+        asked = [(device, device.link.call(pack(request, blobs))) for device, request in both]
         replies = [(device, self._reply(answer, device)) for device, answer in asked]
         evaluation = replies[0][1].evaluation
         assert evaluation is not None

@@ -123,6 +123,8 @@ class Session:
             self.evaluator = self.machine.evaluator_with(spec, builder)
             assert isinstance(self.evaluator, CpuEvaluator | GpuEvaluator)
             self.evaluator.seed(given.secret)
+            if isinstance(self.evaluator, GpuEvaluator):
+                self.evaluator.ahead = given.confirms
             built, evaluation = self.evaluator.open(built.program)
             signals = self.evaluator.signals
             self.opened = Reply(
@@ -151,6 +153,8 @@ class Session:
             self.evaluator.begin_confirming(lambda: built)
             return Reply()
         if request.op == "confirm":
+            if isinstance(self.evaluator, GpuEvaluator):
+                return Reply(self.evaluator.confirm(built, any_speed=request.any_speed, beside=request.brief))
             return Reply(self.evaluator.confirm(built, any_speed=request.any_speed))
         job = Job(built, incumbent, request.brief, request.again)
         evaluation, against = evaluate(self.evaluator, job)

@@ -408,6 +408,23 @@ def test_an_incumbent_of_an_earlier_run_that_fails_now_is_held_against_no_candid
     assert "without --resume" in caught.value.do
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_another_device_says_of_a_suggestion_is_not_found_out_again(
+    bench: GpuEvaluator, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def judge(original: object, built: object) -> tuple[None, tuple[()]]:
+        asked.append("on the CPU")
+        return None, ()
+
+    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=judge, refuted=lambda built: None, give_up=lambda: None))
+    monkeypatch.setattr(bench, "_sanitize", lambda built, checks: asked.append("sanitizers") or ())
+    confirmed = bench.confirm(bench.build(_program("2.0"), by_rules=False), beside=beside)
+    assert confirmed.outcome is Outcome.ACCEPTED
+    assert sorted(asked) == ([] if beside else ["on the CPU", "sanitizers"])
+
+
 def test_an_incumbent_that_another_device_timed_is_not_timed_again(
     bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
