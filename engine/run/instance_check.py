@@ -49,7 +49,7 @@ class _NotVerified(OptimlError):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedInstance:
     """One instance of a candidate by its name expression, and the entries of those that were verified, maybe under other names."""
 
     original: Program
@@ -59,7 +59,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedInstance:
     """An instance as it was built of original and candidate; `evaluation` is None where there was nothing to verify."""
 
     original: Built
@@ -144,7 +144,7 @@ class InstanceCheck:
         built: dict[str, tuple[Built, Built]] = {}
         for name in names:
             try:
-                found = self._verified(_Asked(original, candidate, name, verified))
+                found = self._verified(_AskedInstance(original, candidate, name, verified))
             except OptimlError as error:
                 return InstanceVerdict(_failed(name, error.what))
             built[name] = found.original, found.built
@@ -172,7 +172,7 @@ class InstanceCheck:
                 return not same and self._code(original, name) != self._code(program, name)
         return True
 
-    def _verified(self, asked: _Asked) -> _Judged:
+    def _verified(self, asked: _AskedInstance) -> _JudgedInstance:
         """Raises OptimlError with the end of the sentence "changes k<half>, …"."""
         problem, name = "", asked.name
         try:
@@ -195,7 +195,7 @@ class InstanceCheck:
         except KeyError:
             raise SpecError("its template is not in the kernel's file") from None
 
-    def _with_spec(self, asked: _Asked, spec: KernelSpec) -> _Judged:
+    def _with_spec(self, asked: _AskedInstance, spec: KernelSpec) -> _JudgedInstance:
         """Raises `_NotVerified` where the candidate's instance is incorrect or too slow, OptimlError where the original's is not valid."""
         program, builder = asked.candidate.program, self._builder(spec)
         first = builder.original(asked.original)
@@ -206,14 +206,14 @@ class InstanceCheck:
         except OptimlError as error:
             raise _NotVerified(f"which does not build: {error.what}") from None
         if _entries(built) in asked.verified:
-            return _Judged(first, built, None)
+            return _JudgedInstance(first, built, None)
         with closing(self.machine.evaluator_with(spec, builder)) as evaluator:
             evaluation = self._evaluated(evaluator, asked.original, asked.candidate)
         if failed := broken(evaluation):
             raise _NotVerified(f"which fails the guardrail '{failed.name}': {failed.detail}")
         if evaluation.outcome not in PASSED:
             raise _NotVerified(_ending(evaluation))
-        return _Judged(first, built, evaluation)
+        return _JudgedInstance(first, built, evaluation)
 
     def _evaluated(self, evaluator: Evaluator, original: Program, candidate: Built) -> Evaluation:
         if isinstance(evaluator, CpuEvaluator):

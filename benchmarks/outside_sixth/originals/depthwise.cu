@@ -11,7 +11,7 @@
 // optiml: args.wt = { role = "in", size = "ch*k*k", fill = "normal" }
 // optiml: args.bias = { role = "in", size = "ch", fill = "normal" }
 // optiml: args.y = { role = "out", size = "n*ch*oh*ow" }
-// optiml: check = [{ n = 1, ch = 1, h = 1, w = 1, oh = 1, ow = 1, k = 1, stride = 1, pad = 0, dil = 1 }, { n = 2, ch = 3, h = 13, w = 37, oh = 13, ow = 37, k = 3, stride = 1, pad = 1, dil = 1 }, { n = 1, ch = 2, h = 19, w = 41, oh = 10, ow = 21, k = 5, stride = 2, pad = 2, dil = 1 }, { n = 1, ch = 3, h = 11, w = 35, oh = 11, ow = 35, k = 3, stride = 1, pad = 2, dil = 2 }]
+// optiml: check = [{ n = 1, ch = 1, h = 1, w = 1, oh = 1, ow = 1, k = 1, stride = 1, pad = 1, dil = 1 }, { n = 2, ch = 3, h = 13, w = 37, oh = 13, ow = 37, k = 3, stride = 1, pad = 1, dil = 1 }, { n = 1, ch = 2, h = 19, w = 41, oh = 10, ow = 21, k = 5, stride = 2, pad = 2, dil = 1 }, { n = 1, ch = 3, h = 11, w = 35, oh = 11, ow = 35, k = 3, stride = 1, pad = 2, dil = 2 }]
 // optiml: time = [{ n = 32, ch = 256, h = 112, w = 112, oh = 112, ow = 112, k = 3, stride = 1, pad = 1, dil = 1 }]
 __global__ void depthwise_kernel(const float* x, const float* wt, const float* bias, float* y, int ch, int h, int w, int oh, int ow,
                                  int k, int stride, int pad, int dil) {

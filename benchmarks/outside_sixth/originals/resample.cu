@@ -10,8 +10,8 @@
 
 // optiml: args.in = { role = "in", size = "channels*in_len", fill = { kind = "integers", low = -8000, high = 8000 } }
 // optiml: args.out = { role = "out", size = "channels*out_len" }
-// optiml: check = [{ channels = 1, in_len = 5, out_len = 5, step = 65536, phase = 0, gain = 32768 }, { channels = 3, in_len = 97, out_len = 129, step = 49152, phase = 1234, gain = 30000 }, { channels = 2, in_len = 300, out_len = 150, step = 131072, phase = 7, gain = 16384 }, { channels = 5, in_len = 200, out_len = 260, step = 71332, phase = 0, gain = 40000 }]
-// optiml: time = [{ channels = 512, in_len = 44100, out_len = 48000, step = 60211, phase = 0, gain = 32000 }]
+// optiml: check = [{ channels = 1, in_len = 5, out_len = 5, step = 65536, phase = 1, gain = 32768 }, { channels = 3, in_len = 97, out_len = 129, step = 49152, phase = 1234, gain = 30000 }, { channels = 2, in_len = 300, out_len = 150, step = 131072, phase = 7, gain = 16384 }, { channels = 5, in_len = 200, out_len = 260, step = 71332, phase = 1, gain = 40000 }]
+// optiml: time = [{ channels = 512, in_len = 44100, out_len = 48000, step = 60211, phase = 1, gain = 32000 }]
 __global__ void resample_kernel(const short* in, short* out, int in_len, int out_len, unsigned step, unsigned phase, int gain) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= out_len) return;
