@@ -150,6 +150,7 @@ def test_an_edit_that_is_wrong_for_another_type_is_refused(place: Place) -> None
     assert "changes scale<__half>, which is incorrect: 'y' differs" in found.failure.reason
 
 
+@pytest.mark.slow
 def test_without_nvcc_the_instances_that_the_text_shows_are_verified_and_the_result_says_so(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_without_nvcc_the_instances_that_the_text_shows_are_verified_and_the_res
     )
 
 
+@pytest.mark.slow
 def test_an_instance_of_another_number_is_verified_with_its_own_launch_and_sizes(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_an_instance_of_another_number_is_verified_with_its_own_launch_and_sizes
     assert "changes sums<128>, which is incorrect" in verdict(wrong).detail
 
 
+@pytest.mark.slow
 def test_an_instance_whose_launch_alone_changes_is_verified_with_it(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +240,7 @@ def test_a_specialisation_counts_where_the_edit_reaches_it(
     assert "changes scale<__half>, which is incorrect" in verdict(place.judge(helper, (BODY, RIGHT))).detail
 
 
+@pytest.mark.slow
 def test_an_instance_that_is_never_launched_is_verified_as_the_spec_s_own_is_launched(
     tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
