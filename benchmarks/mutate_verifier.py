@@ -78,7 +78,8 @@ CPU = (
     Row("undeclared", "skips-masked-first"),
     Row("far_inputs", "one-pass-variance"),
     Row("halves", "rounds-halves-away"),
-    Row("halves", "rounded-by-reciprocal"),
+    # Special values leave a subnormal unit in some draws.
+    Row("halves", "rounded-by-reciprocal", ("families",)),
     Row("undeclared", "row-taken-as-dense"),
     Row("equal_terms", "uncompensated"),
     Row("families", "ordinary-values-only"),
