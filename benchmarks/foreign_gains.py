@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
 from benchmarks.foreign import misplaced
+from benchmarks.searches import watched
 from engine.errors import MachineError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,17 +90,10 @@ def measure(place: Place, settings: Settings, key: str) -> Row:
             optiml(), "optimize", f"{kernel.file}:{kernel.kernel}", "--device", settings.device, "--no-memory", "--budget", budget,
             "--out", out, "--format", "json",
         ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=seconds + _GRACE_S, cwd=folder,
-                stdin=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise MachineError(f"did not end in {seconds + _GRACE_S:g} s", key) from None
-    if done.returncode != 0 or not done.stdout.strip():
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode} without a word"])[-1]
-        raise MachineError(said[:400], key)
-    return {"repository": kernel.repository, "worked_on": kernel.worked_on, **row_of(json.loads(done.stdout))}
+        code, said, errors, _ = watched(command, seconds + _GRACE_S, folder)
+    if code != 0 or not said.strip():
+        raise MachineError((errors.strip().splitlines() or [f"exit code {code} without a word"])[-1][:400], key)
+    return {"repository": kernel.repository, "worked_on": kernel.worked_on, **row_of(json.loads(said))}
 
 
 def row_of(result: Mapping[str, Any]) -> Row:

@@ -93,7 +93,7 @@ def search(place: Place, file: str, seconds: float, seed: int, device: str, more
             optiml(), "optimize", str(place.root / file), "--budget", f"{seconds:g}s", "--seed", str(seed), "--device", device,
             "--out", name, "--format", "json", *more,
         ]  # fmt: skip
-        code, out, err, peak_bytes = _watched(command, seconds + _GRACE_S)
+        code, out, err, peak_bytes = watched(command, seconds + _GRACE_S)
         if code != 0 or not out.strip():
             raise MachineError(err.strip()[-1500:] or f"exit code {code} without a word", file)
         result: dict[str, Any] = json.loads(out)
@@ -125,10 +125,13 @@ def _files(journal: Path, candidate: int) -> dict[str, str]:
     return {path: b64decode(data).decode("utf-8") for path, data in json.loads(zlib.decompress(packed)).items()}
 
 
-def _watched(command: Sequence[str], limit_s: float) -> tuple[int, str, str, int]:
-    """Exit code, both outputs, and the largest resident set of the command's own process in bytes (without its workers)."""
+def watched(command: Sequence[str], limit_s: float, folder: Path | None = None) -> tuple[int, str, str, int]:
+    """Exit code, both outputs, and the largest resident set of the command's own process in bytes (without its workers).
+
+    Nobody answers what it may ask.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder)
         timer = threading.Timer(limit_s, process.kill)
         timer.start()
         try:
