@@ -317,7 +317,7 @@ class _Restored:
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
-        per_thread = self._per_thread(sizes[heaviest])
+        likely = (lambda text: False, self._per_thread(sizes[heaviest]))
         for a in self.spec.arguments:
             if a.role == "scalar":
                 continue
@@ -337,13 +337,7 @@ class _Restored:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
             elif (
-                size := fitting_size(
-                    names,
-                    trials,
-                    dtype.itemsize,
-                    (dtype.lanes, *blocks),
-                    per_thread if a.role == "out" else lambda text: False,
-                )
+                size := fitting_size(names, trials, dtype.itemsize, (dtype.lanes, *blocks), likely[a.role == "out"])
             ) and (size.isdigit() or not sides.issuperset(words(size))):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")

@@ -126,6 +126,12 @@ def inside(node: Node, outer: Node) -> bool:
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
 
 
+def in_unnamed_namespace(node: Node) -> bool:
+    """Whether only its own file sees what is declared there."""
+    spaces = (above for above in ancestors(node) if above.type == "namespace_definition")
+    return any(space.child_by_field_name("name") is None for space in spaces)
+
+
 def is_unroll(node: Node) -> bool:
     while node.type != "preproc_call":
         if node.parent is None or not node.type.startswith("preproc"):

@@ -54,9 +54,7 @@ class AdmittedChecks:
     cases: Callable[[], Sequence[Case]]
     screening: list[KnownRun] = field(default_factory=list, init=False)  # what each candidate is tried with
     _confirming: dict[Wanted, frozenset[str] | None] = field(default_factory=dict, init=False)
-    _infinite: set[str] = field(
-        default_factory=set, init=False
-    )  # outputs with infinite results for the spec's own inputs
+    _infinite: set[str] = field(default_factory=set, init=False)  # outputs that are so for the spec's own inputs
 
     def record(self, known: Sequence[KnownRun]) -> None:
         """Look at the original's runs on the spec's own cases."""
@@ -102,9 +100,8 @@ class AdmittedChecks:
         before = self.secret.cases
         first = len(self.spec.check) + len(before)
         self.secret.cases = (*before, *(each.case for each in proposed))
-        wanted: list[Wanted] = [
-            (first + i, LONG_ROWS if each.long_rows else "declared") for i, each in enumerate(proposed)
-        ]
+        families = [LONG_ROWS if each.long_rows else "declared" for each in proposed]
+        wanted: list[Wanted] = [(first + i, family) for i, family in enumerate(families)]
         if takes_nan(self.spec) and self.defences.nan_inputs:
             wanted += [(first + i, NAN) for i, each in enumerate(proposed) if each.nan]
         passing = self._passing(wanted)
@@ -117,9 +114,7 @@ class AdmittedChecks:
         long = self._in_any_order([item for item in passing if item.family == LONG_ROWS])
         kept = sorted([*kept, *(item.case for item in long)])
         special = SpecialValues(self.spec, self._ordinary)
-        admitted: dict[Wanted, frozenset[str] | None] = {
-            (case, LONG_ROWS if proposed[case - first].long_rows else "declared"): None for case in kept
-        }
+        admitted: dict[Wanted, frozenset[str] | None] = {(case, families[case - first]): None for case in kept}
         for item in passing:
             if item.family == NAN and item.case in kept:
                 admitted |= self._nan_checks(special, [item])
@@ -161,12 +156,10 @@ class AdmittedChecks:
         return kept
 
     def _ordered(self, item: KnownRun, *, falling: bool) -> KnownRun:
-        results = (
-            outputs and outputs_in_order(self.spec, item.buffers, outputs, falling=falling)
-            for outputs in (item.original, item.wide)
-        )
-        own, wide = results
-        return replace(item, original=own or {}, wide=wide)
+        def ordered(outputs: Arrays) -> Arrays:
+            return outputs_in_order(self.spec, item.buffers, outputs, falling=falling)
+
+        return replace(item, original=ordered(item.original), wide=item.wide and ordered(item.wide))
 
     def _nan_checks(self, special: SpecialValues, passed: Sequence[KnownRun]) -> dict[Wanted, frozenset[str] | None]:
         """Runs with NaN, with the outputs that pass it on in each."""

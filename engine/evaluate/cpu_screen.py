@@ -161,7 +161,7 @@ class CpuScreen:
 
     def _job(self, built: Built, case: int, inputs: tuple[Arrays, Mapping[str, Any]], order: int) -> CpuJob:
         """A program's run of a case. Raises OptimlError where it cannot be launched at one that the original can."""
-        launches = self._with_secret(built).launches[case]
+        launches = self._secret.whole(built, timed=False).launches[case]
         early = not self._builder.defences.late_copies
         return CpuJob(launches, *inputs, order, early_copies=early, shared=self._case(case).shared)
 
@@ -179,11 +179,6 @@ class CpuScreen:
     def _cases(self) -> tuple[Case, ...]:
         """The check cases of the spec, and behind these the secret ones."""
         return (*self._spec.check, *self._secret.cases)
-
-    def _with_secret(self, built: Built) -> Built:
-        """With the launches of the secret cases behind those of the check cases. Raises OptimlError."""
-        named = built.launches[: len(self._spec.check)]
-        return replace(built, launches=(*named, *self._secret.launches(built)))
 
     def _run_original(
         self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]], *, turned: bool = False,

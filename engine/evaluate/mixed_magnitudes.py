@@ -201,11 +201,8 @@ class MixedMagnitudes:
             for peak in peaks[-_MOST_PEAKS:]:
                 seed, buffers = declared(case)
                 if (drawn := halves(spec, buffers, peak, seed)) is not None:
-                    pair, words = (
-                        (drawn, buffers),
-                        f"inputs of multiples of a half, a quarter or less, up to {peak} of them",
-                    )
-                    yield _ContentsTrial(words, case, pair, "usual", 0, self._least(), asked="not of rules")
+                    words = f"inputs of multiples of a half, a quarter or less, up to {peak} of them"
+                    yield _ContentsTrial(words, case, (drawn, buffers), "usual", 0, self._least(), asked="not of rules")
             seed, buffers = declared(case)
             if (least := faint(spec, buffers, seed, subnormal=True)) is not None:
                 asked: Asked = "not of rules, whole numbers"

@@ -88,9 +88,9 @@ class SecretCases:
         """The spec with the cases behind the timing cases: they are checked like these."""
         return replace(self._spec, time=(*self._spec.time, *self.cases))
 
-    def whole(self, built: Built) -> Built:
-        """With the launches of the cases behind those of the timing cases. Raises OptimlError."""
-        named = built.launches[: len(self._spec.check) + len(self._spec.time)]
+    def whole(self, built: Built, *, timed: bool = True) -> Built:
+        """With the launches of the cases behind those of the timing cases, or else of the check cases. Raises OptimlError."""
+        named = built.launches[: len(self._spec.check) + timed * len(self._spec.time)]
         return replace(built, launches=(*named, *self.launches(built)))
 
     def launch(self, program: Program, sizes: Sizes, known: Known = MappingProxyType({})) -> tuple[LaunchConfig, ...]:

@@ -148,7 +148,7 @@ class SuggestionRuns:
         Only sizes with which the original gives what it gives with its own count, and what a candidate does there is no fault: no
         caller launches it so. Where it is wrong its conditions count as not met.
         """
-        item = max((each for each in known if each.compared is None), key=lambda each: _bytes(each), default=None)
+        item = max(known, key=_bytes, default=None)
         if item is None or built.launches[item.case] != self.original.launches[item.case]:
             return
         for launches in _other_blocks(built.launches[item.case]):

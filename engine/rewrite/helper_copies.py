@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tree_sitter import Node
 
@@ -75,14 +75,9 @@ def _arguments(written: str) -> str:
 
 def _private(site: Site, unit: Unit, function: Function) -> bool:
     """Whether the kernel's file defines it, and nothing there but the kernel calls it."""
-    return unit is site.unit and not any(True for _ in _others(site, function))
-
-
-def _others(site: Site, function: Function) -> Iterator[Function]:
     plain = function.name.partition("<")[0]
-    for other in site.unit.functions:
-        if other.node != site.kernel.node and other.name.partition("<")[0] != plain and plain in names(other.node):
-            yield other
+    others = [f for f in unit.functions if f.node != site.kernel.node and f.name.partition("<")[0] != plain]
+    return unit is site.unit and not any(plain in names(other.node) for other in others)
 
 
 def _renamed(unit: Unit, function: Function, name: str) -> str:

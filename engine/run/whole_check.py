@@ -180,10 +180,8 @@ class WholeCheck:
 
     def _other_names(self, builds: Iterable[WholeFile], built: Built) -> dict[str, None]:
         """The name expressions of the instances of the spec's kernels in these builds, but for the spec's own, in order."""
-        own, kernels = (
-            set(map(public_name, built.binary.entries)),
-            {s.kernel.rpartition("::")[2] for s in self._spec.steps},
-        )
+        own = set(map(public_name, built.binary.entries))
+        kernels = {step.kernel.rpartition("::")[2] for step in self._spec.steps}
         named = ((public_name(entry), name) for build in builds for entry, name in build.kernels.items())
         return {
             n: None for e, n in named if e not in own and "<" in n and split_kernel(n)[0].rpartition("::")[2] in kernels

@@ -13,13 +13,13 @@ from engine.cuda.kernel import Function
 from engine.cuda.macros import function_macros
 from engine.cuda.parse import parse, text, walk
 from engine.cuda.records import split_arguments
+from engine.cuda.syntax import ancestors
 from engine.errors import SourceError
 from engine.model import Program
 from engine.settings.suffixes import SOURCES
 
-_ADD = re.compile(
-    r"\w*[aA]tomic_?(?:[aA]dd|[sS]ub)\w*"
-)  # with those of libraries: gpuAtomicAdd, fastAtomicAdd, atomicAddNoRet
+# With those of libraries: gpuAtomicAdd, fastAtomicAdd, atomicAddNoRet.
+_ADD = re.compile(r"\w*[aA]tomic_?(?:[aA]dd|[sS]ub)\w*")
 _EXCHANGE = re.compile(r"\w*atomicCAS\w*")  # of a loop that adds
 _METHODS = frozenset({"fetch_add", "fetch_sub"})  # of cuda::atomic_ref
 _INSTRUCTION = re.compile(r"\b(?:red|atom)\.[\w.]*\badd\b[\w.]*")
@@ -127,9 +127,7 @@ class _AtomicAdds:
 
 def _adds(call: Node) -> bool:
     """Whether the loop around an exchange makes a sum."""
-    node: Node | None = call
-    while node is not None and node.type not in _LOOPS:
-        node = node.parent
+    node = next((above for above in ancestors(call) if above.type in _LOOPS), None)
     return node is not None and re.search(r"(?<!\+)\+=?(?!\+)|\w*add\w*\s*\(", text(node)) is not None
 
 

@@ -25,9 +25,8 @@ from engine.spec.host_solved import solved
 from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 
 DIFFERENT = "for parameters of different values"  # of one name of the host's that decides the grid
-_OTHER, _OTHER_TYPE, _UNCLEAR, _SAME = range(
-    4
-)  # instances: another number; another type; names that may be anything; ours
+# Of instances: another number; another type; names that may be anything; the one that is wanted.
+_OTHER, _OTHER_TYPE, _UNCLEAR, _SAME = range(4)
 _NAME = re.compile(r"[A-Za-z_]")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*")
 _DATA = re.compile(r"\bdata_ptr\s*<\s*([A-Za-z_]\w*)\s*>")

@@ -18,7 +18,7 @@ from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, form_of
 from engine.cuda.polynomial import polynomial
-from engine.cuda.syntax import called, children, text, walk
+from engine.cuda.syntax import called, children, in_unnamed_namespace, text, walk
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
 from engine.settings.suffixes import SOURCES
@@ -100,14 +100,8 @@ def _functions(data: bytes, path: str) -> Sequence[Function]:
 
 def _of_file(function: Function) -> bool:
     """Whether no other file can call a function: it is static, or in an unnamed namespace."""
-    if re.search(r"\bstatic\b", text(function.node).partition("(")[0]):
-        return True
-    above = function.node.parent
-    while above is not None:
-        if above.type == "namespace_definition" and above.child_by_field_name("name") is None:
-            return True
-        above = above.parent
-    return False
+    static = re.search(r"\bstatic\b", text(function.node).partition("(")[0]) is not None
+    return static or in_unnamed_namespace(function.node)
 
 
 def _kernel(program: Program, name: str) -> tuple[Kernel, str]:

@@ -13,6 +13,7 @@ from engine.cuda.items import items_of
 from engine.cuda.kernel import Function
 from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, form_of
+from engine.cuda.syntax import in_unnamed_namespace
 from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
 
@@ -49,17 +50,8 @@ def _external(data: bytes, path: str, kernels: set[str]) -> Mapping[_Key, Functi
         if function.qualifier in ("device", "host device")
         and function.name not in kernels
         and not _LOCAL.search(unit.text(function.signature))
-        and not _in_unnamed(function)
+        and not in_unnamed_namespace(function.node)
     }
-
-
-def _in_unnamed(function: Function) -> bool:
-    above = function.node.parent
-    while above is not None:
-        if above.type == "namespace_definition" and above.child_by_field_name("name") is None:
-            return True
-        above = above.parent
-    return False
 
 
 def _code(data: bytes, function: Function) -> str:

@@ -64,8 +64,8 @@ def visible_instances(
         kernel, ours = step.kernel.rpartition("::")[2], _arguments(step.template_args)
         if ours is None or not ours or not _changed(original, candidate, kernel):
             continue
-        for _, data in sorted(files.items()):
-            for tokens in (item.tokens for item in _items(data)):
+        for path in sorted(files):
+            for tokens in (item.tokens for item in _items(files[path])):
                 for i, token in enumerate(tokens):
                     if token.text != kernel or i + 1 >= len(tokens) or tokens[i + 1].text != "<":
                         continue
