@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,7 +158,10 @@ def raised(problem: Problem) -> OptimlError:
 
 def pack(message: Request | Reply, blobs: Sequence[bytes] = ()) -> bytes:
     """A message as one frame."""
-    return wire.pack(_finite(dataclasses.asdict(message)), blobs)
+    try:
+        return wire.pack(_encode(message).encode(), blobs)
+    except ValueError:
+        return wire.pack(_finite(dataclasses.asdict(message)), blobs)
 
 
 def read_request(frame: bytes) -> tuple[Request, list[bytes]]:
@@ -170,6 +174,14 @@ def read_reply(frame: bytes) -> Reply:
     """An answer, of a bounded size. Raises WireError, NotThis."""
     header, _ = wire.unpack(frame)
     return decode(Reply, header)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """What `dataclasses.asdict` makes, without the copies: it took a third of what a search does for a candidate of another device."""
+    return {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields).encode
 
 
 def _finite(plain: Any) -> Any:

@@ -74,7 +74,7 @@ class GpuEvaluator:
         self._missing = [] if sanitize is not None else [_NO_SANITIZER]
         self._secret = SecretCases(spec, builder, self._random)
         self._nan = False  # whether NaN is among the inputs
-        self._reports: tuple[Sanitized, ...] = ()  # the sanitizers' verdicts on the original
+        self._reports: tuple[Sanitized, ...] | None = None  # the sanitizers' verdicts on the original
         self._versions: dict[str, Any] = {}
         self._uuid = ""
         self._runner.start_ahead()
@@ -113,8 +113,9 @@ class GpuEvaluator:
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
         # The sanitizers run beside what the original takes until it is timed: nothing is timed before they have ended.
+        small = plan(self._spec, self._random, self._builder.defences)  # drawn on every device, that all go on alike
         with ThreadPoolExecutor(1) as beside:
-            sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, self._builder.defences))
+            sanitized = beside.submit(self._sanitized, built, small if self.ahead else ())
             begin = time.perf_counter()
             self._wide = widened(self._spec, self._builder, built)
             compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
@@ -126,11 +127,13 @@ class GpuEvaluator:
             begin = time.perf_counter()
             answer = self._validated(built)
             validated = time.perf_counter()
-        self._reports = sanitized.result()
+        reports = sanitized.result()
         waited = time.perf_counter() - validated
         if answer["problems"]:
             raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "correct the spec")
-        self._missing += without_verdict(self._spec, self._reports)
+        if self.ahead:
+            self._reports = reports
+            self._missing += without_verdict(self._spec, reports)
         self.bandwidth = self._runner.bandwidth()
         if not answer["widened"]:
             self._missing.append(
@@ -408,7 +411,7 @@ class GpuEvaluator:
             with ThreadPoolExecutor(2) as others:
                 with turn(self._gpu, lap):
                     small = () if beside else plan(self._spec, self._random, defences)
-                    sanitized = others.submit(self._sanitized, built, small)
+                    sanitized = others.submit(self._sanitized_too, built, small)
                     screened = others.submit(self._on_cpu, None if beside else built)
                     runner, self._runner = self._runner, self._second or self._make_runner()
                     self._second = None
@@ -461,6 +464,13 @@ class GpuEvaluator:
             return ()
         return self._sanitize(built, [check for check in checks if check.family == "declared"])
 
+    def _sanitized_too(self, built: Built, checks: Sequence[Check]) -> tuple[Sanitized, ...]:
+        """The same of a candidate, after the original where it was opened on another device."""
+        assert self._original is not None
+        if checks and self._reports is None:
+            self._reports = self._sanitized(self._original, checks)
+        return self._sanitized(built, checks)
+
     def _on_cpu(self, built: Built | None) -> Opinion:
         assert self._original is not None
         return self._cpu.judge(self._original, built) if self._cpu and built else (None, ())
@@ -469,7 +479,7 @@ class GpuEvaluator:
         """What is not suggested for its speed, with the sanitizers' verdicts: a fault is named as what it is."""
         if judged.outcome not in (Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE):
             return judged
-        verdicts = guardrails.sanitizers(sanitized, self._reports, self._builder.limits)
+        verdicts = guardrails.sanitizers(sanitized, self._reports or (), self._builder.limits)
         return guardrails.applied(replace(judged, guardrails=verdicts))
 
     def _guarded(self, judged: Evaluation, built: Built, sanitized: Sequence[Sanitized], lap: Laps) -> Evaluation:
@@ -487,7 +497,7 @@ class GpuEvaluator:
             guardrails.numeric(),
             guardrails.repeatable(answer["argument"], answer.get("case", ""), wanted=repeated),
             *judged.guardrails,
-            *guardrails.sanitizers(sanitized, self._reports, limits),
+            *guardrails.sanitizers(sanitized, self._reports or (), limits),
         ]
         return guardrails.applied(replace(judged, guardrails=tuple(verdicts)))
 

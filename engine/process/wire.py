@@ -33,15 +33,17 @@ class WireError(OptimlError):
 
 def send(stream: BinaryIO, header: Mapping[str, Any], blobs: Sequence[bytes | bytearray | memoryview] = ()) -> None:
     """Write one frame and flush. Raises OSError when the other side is gone."""
-    text = json.dumps(header, separators=(",", ":")).encode()
+    for part in _parts(json.dumps(header, separators=(",", ":")).encode(), blobs):
+        stream.write(part)
+    stream.flush()
+
+
+def _parts(text: bytes, blobs: Sequence[bytes | bytearray | memoryview]) -> list[bytes | memoryview]:
+    """A frame with this header, in pieces to be written one after the other."""
     views = [memoryview(blob).cast("B") for blob in blobs]
     head = _HEAD.pack(_MAGIC, len(text), len(views)) + struct.pack(f"<{len(views)}Q", *(v.nbytes for v in views)) + text
     parts: list[bytes | memoryview] = [head, *views]
-    if sum(view.nbytes for view in views) <= _ONE_PIECE:
-        parts = [b"".join(parts)]
-    for part in parts:
-        stream.write(part)
-    stream.flush()
+    return [b"".join(parts)] if sum(view.nbytes for view in views) <= _ONE_PIECE else parts
 
 
 def receive(stream: BinaryIO, limit: int = MAX_FRAME) -> tuple[dict[str, Any], list[bytes]]:
@@ -79,11 +81,10 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return b"".join(parts)
 
 
-def pack(header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
-    """One frame as bytes."""
-    stream = io.BytesIO()
-    send(stream, header, blobs)
-    return stream.getvalue()
+def pack(header: Mapping[str, Any] | bytes, blobs: Sequence[bytes] = ()) -> bytes:
+    """One frame as bytes; `header` may be JSON already."""
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    return b"".join(_parts(text, blobs))
 
 
 def unpack(frame: bytes, limit: int = MAX_ANSWER) -> tuple[dict[str, Any], list[bytes]]:

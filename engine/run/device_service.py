@@ -33,6 +33,7 @@ from engine.evaluate.gpu import GpuEvaluator
 from engine.evaluate.samples import on_other_device
 from engine.model import Measurement, Program
 from engine.predict.footprint import Footprint
+from engine.process.cores import attentive
 from engine.process.decode import NotThis
 from engine.process.wire import WireError
 from engine.run.machine import Machine, make_machine
@@ -46,7 +47,7 @@ _LOCK = threading.Lock()
 
 def answer(frame: bytes) -> bytes:
     """The reply to a request of `engine.evaluate.remote`."""
-    with _LOCK:
+    with _LOCK, attentive():  # the thread that carries messages waits for the interpreter several times for each
         try:
             request, blobs = read_request(frame)
             return pack(_answer(request, blobs))

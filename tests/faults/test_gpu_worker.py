@@ -89,6 +89,37 @@ def test_the_sanitizers_begin_as_soon_as_the_original_is_compiled(
     assert met == [True]
 
 
+def test_a_device_beside_the_first_sanitizes_nothing_until_it_is_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
+) -> None:
+    """Four devices ran sixteen sanitizers beside each other to open one original: all of them waited 8 s for it instead of 3."""
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    made, ran = evaluator(spec(), tmp_path), list[bytes]()
+
+    def sanitize(built: Any, checks: Any) -> tuple[Sanitized, ...]:
+        ran.append(built.binary.cubin)
+        return ()
+
+    made._sanitize = sanitize
+    made.seed(1)
+    made.ahead = False
+    alike = evaluator(spec(), tmp_path)
+    alike.seed(1)
+    try:
+        made.open(_program("1.0"))
+        assert not ran
+        alike.open(_program("1.0"))
+        assert made.secret_cases == alike.secret_cases
+        built = made.build(_program("2.0"), by_rules=False)
+        made._confirm(built, (Outcome.ACCEPTED,), beside=True)
+        assert not ran
+        made.confirm(built)
+        assert ran == [b"1.0", b"2.0"]
+    finally:
+        made.close()
+        alike.close()
+
+
 def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
     return bench.evaluate(bench.build(_program(code), by_rules=False), None)[0]
 

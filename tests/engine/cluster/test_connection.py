@@ -374,6 +374,11 @@ def test_local_workers_live(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.resource == {"CPU_SLOT": 1}
         assert all(w.address.startswith("tls://127.0.0.1:") for w in found.workers)
         check_shared(found, Path.cwd())
+        watches = importlib.import_module("dask").config.get
+        assert set(found.ask(watches, "distributed.diagnostics.nvml").values()) == {
+            False
+        }  # nor does the scheduler, here
+        assert watches("distributed.diagnostics.nvml") is False
         with busy(found.client, monkeypatch):
             assert set(found.listed()) == {w.address for w in found.workers}
             assert len(found.refresh()) == 2
@@ -392,6 +397,7 @@ def test_local_workers_live(monkeypatch: pytest.MonkeyPatch) -> None:
         assert again.address != first.address
         assert again.cores == first.cores
         pids = [w.identity.pid for w in found.workers]
+    assert watches("distributed.diagnostics.nvml") is not False
     until = time.monotonic() + 30
     while time.monotonic() < until and any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
         time.sleep(0.1)
