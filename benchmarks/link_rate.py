@@ -4,6 +4,7 @@
 
 Local workers of `--cluster local` hold every request for `--takes` milliseconds and answer with 20 kB; requests have 100 kB, and three
 are on their way to each worker, as in a search. Wanted: 1000 / takes for each worker. The machine's cores matter: the record names them.
+The processor time of this process for each answer is what a search cannot use.
 """
 
 from __future__ import annotations
@@ -36,24 +37,25 @@ def held(frame: bytes) -> bytes:
     return bytes(_ANSWER)
 
 
-def rate(workers: int, takes_ms: int, seconds: float) -> float:
-    """Answers for each second of so many workers together."""
+def rate(workers: int, takes_ms: int, seconds: float) -> tuple[float, float]:
+    """Answers for each second of so many workers together, and this process's milliseconds of processor time for each."""
     frame = takes_ms.to_bytes(4, "little") + bytes(_REQUEST)
     with connect(ClusterRequest("local", "cpu", workers)) as cluster, links(cluster, held, DeviceLost) as found:
         wait([link.call(frame) for link in found])  # so that each has begun
         running: dict[Future[bytes], WorkerLink] = {
             link.call(frame): link for link in found for _ in range(ON_DEVICE["measured"])
         }
-        begin, answers = time.monotonic(), 0
+        begin, used, answers = time.monotonic(), time.process_time(), 0
         while (spent := time.monotonic() - begin) < seconds:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             answers += len(done)
             for each in done:
                 link = running.pop(each)
                 running[link.call(frame)] = link
+        used = time.process_time() - used
         for link in found:
             link.drop()
-    return answers / spent
+    return answers / spent, used / answers * 1e3
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -64,16 +66,20 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
-    rates = {count: rate(int(count), options.takes, options.seconds) for count in options.workers.split(",")}
-    for count, found in rates.items():
+    found = {count: rate(int(count), options.takes, options.seconds) for count in options.workers.split(",")}
+    for count, (answers, own_ms) in found.items():
         most = 1e3 / options.takes * int(count)
-        print(f"{count} workers: {found:.1f} answers a second ({found / most:.0%} of {most:.0f})")
+        print(
+            f"{count} workers: {answers:.1f} answers a second ({answers / most:.0%} of {most:.0f}), {own_ms:.2f} ms of this process each"
+        )
     if options.record:
         record = {
             "schema": "optiml.link_rate/1",
             "command": ["python", "benchmarks/link_rate.py", *(sys.argv[1:] if given is None else given)],
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(),
-            "machine": machine(), "takes_ms": options.takes, "answers_per_second": rates,
+            "machine": machine(), "takes_ms": options.takes,
+            "answers_per_second": {count: answers for count, (answers, _) in found.items()},
+            "own_ms_per_answer": {count: own_ms for count, (_, own_ms) in found.items()},
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -15,6 +15,8 @@ def test_it_counts_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     record = tmp_path / "rates.json"
     given = ["--workers", "1", "--takes", "20", "--seconds", "0.5", "--record", str(record)]
     assert link_rate.main(given) == 0
-    rate = json.loads(record.read_text())["answers_per_second"]["1"]
+    found = json.loads(record.read_text())
+    rate = found["answers_per_second"]["1"]
+    assert 0 < found["own_ms_per_answer"]["1"] < 1000
     assert 0 < rate <= 60  # three requests are on their way when the clock starts
     assert f"1 workers: {rate:.1f} answers a second" in capsys.readouterr().out

@@ -156,6 +156,8 @@ def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
         security = distributed.Security.temporary()
     except ImportError:
         raise MachineError("the package cryptography is missing", "--cluster local", INSTALL) from None
+    from engine.cluster.own_scheduler import OwnScheduler  # Dask takes a second to import
+
     with scratch_folder() as scratch, importlib.import_module("dask").config.set(_QUIET):  # which workers inherit
         common = {
             "nthreads": 1, "resources": {"GPU" if gpus else "CPU_SLOT": 1}, "local_directory": str(scratch), "memory_limit": 0,
@@ -166,11 +168,7 @@ def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
         for number in range(count):
             environment = {**ONE_THREAD, **({"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {})}
             workers[number] = {"cls": distributed.Nanny, "options": {**common, "env": environment}}
-        scheduler = {
-            "cls": distributed.Scheduler,
-            "options": {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security,
-                        "dashboard_address": "127.0.0.1:0"},
-        }  # fmt: skip
+        scheduler = {"cls": OwnScheduler, "options": {"security": security, "config": _QUIET}}
         try:
             cluster = distributed.SpecCluster(
                 workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL, name="optiml"
