@@ -93,6 +93,8 @@ def dask_client(request: ClusterRequest) -> Iterator[Any]:
 
 def _distributed() -> Any:
     try:
+        # It would estimate the size of each message's objects, to write large ones on another thread; ours are bytes. It reads that once.
+        importlib.import_module("dask").config.set({"distributed.comm.offload": False})
         # Loads Tornado and the scheduler: half a second that no other command needs.
         return importlib.import_module("distributed")
     except ImportError as error:

@@ -110,6 +110,7 @@ def optimize(
                 in_flight=machine.jobs + SPARE + machine.devices - 1,
                 seed=options.seed,
                 counted=options.budget.candidates is not None,
+                devices=machine.devices,
             ),
             foresee=foresight.soon,
         )

@@ -114,7 +114,9 @@ def tune(
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
         listing_s = time.monotonic() - begin
-        strategy, reason = choose(options.strategy, Start(points.points, options.seed, options.budget.candidates))
+        strategy, reason = choose(
+            options.strategy, Start(points.points, options.seed, options.budget.candidates, machine.devices)
+        )
         # Worker processes that read candidates take half a second to start: too long for a short run.
         many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
         front = machine.front(spec, root, spec_path) if many else None

@@ -61,11 +61,12 @@ class Inner:
 @dataclass(frozen=True)
 class TunerPace:
     """How many points are built at once, and how they are chosen: candidates are `counted` where their number ends the search;
-    else its time does."""
+    else its time does. So many `devices` evaluate."""
 
     in_flight: int
     seed: int
     counted: bool = True
+    devices: int = 1
 
 
 class TunerPart:
@@ -77,7 +78,7 @@ class TunerPart:
     ) -> None:  # fmt: skip
         """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
         self._offers, self._foresee, self._target, self._counted = offers, foresee, target, pace.counted
-        self._evaluator, self._in_flight, self._seed = evaluator, pace.in_flight, pace.seed
+        self._evaluator, self._in_flight, self._pace = evaluator, pace.in_flight, pace
         self._begun: dict[tuple[str, str], Future[Tuner]] = {}  # searches within templates that the tree has chosen
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
@@ -168,9 +169,10 @@ class TunerPart:
         assert template is not None
         assert points is not None
         most = self._most(points)
+        start = Start(points.points, self._pace.seed, most, self._pace.devices)
         tuner = Tuner(
             program,
-            TemplateSearch(template, points, choose(None, Start(points.points, self._seed, most))[0]),
+            TemplateSearch(template, points, choose(None, start)[0]),
             self._evaluator,
             self._target,
             Builds(executor, in_flight=self._in_flight),

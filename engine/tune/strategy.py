@@ -23,6 +23,7 @@ class Start:
     points: tuple[Point, ...]
     seed: int
     limit: int | None  # of evaluations; None: no such limit
+    at_once: int = 1  # devices that evaluate: so many results come in the time of one
 
 
 class Strategy(Protocol):

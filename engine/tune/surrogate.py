@@ -61,6 +61,7 @@ class Surrogate:
         self._values = np.array(known.points, dtype=np.int64)
         self._columns = Columns(known.points)
         self._random = random.Random(known.seed)
+        self._devices = known.at_once
         self._told: dict[int, float | None] = {}
         self._names, _ = self._columns.table()
         self._lengths: Array = np.full(len(self._names), 0.6)
@@ -87,8 +88,9 @@ class Surrogate:
             self._told[index] = value
             self._left[index] = False
             self._since += 1
-            # What one point more tells matters less and less: the ranking of all is then made anew after several.
-            if self._since > len(self._told) // _RANK_SHARE and not self._unsaid():
+            # What one point more tells matters less and less: the ranking of all is then made anew after several. It takes as long as
+            # sending a point to a device, so of several devices each gets one from the same ranking.
+            if self._since > max(len(self._told) // _RANK_SHARE, self._devices - 1) and not self._unsaid():
                 self._ranked, self._since = None, 0
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:

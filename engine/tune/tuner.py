@@ -81,7 +81,8 @@ class Tuner:
         self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
-        self._building: dict[Point, Future[Built]] = {}  # those of them that were not there at the last look
+        self._building: set[Point] = set()  # those of them that were not there at the last look
+        self._arrived: deque[Point] = deque()  # those that have come since, from any thread
         self._asked: dict[Point, float] = {}  # when they were
         # Written once: for a rule's template that takes as long as reading the program.
         self.proposal_of: Callable[[Point], Proposal] = cache(self.template.proposal)
@@ -232,10 +233,11 @@ class Tuner:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
-        points: Sequence[Point] = [p for p in self.strategy.ask(self._ahead(budget)) if not self._is_running(p)]
+        underway = {running.point for running in self._running}
+        points: Sequence[Point] = [p for p in self.strategy.ask(self._ahead(budget)) if p not in underway]
         if budget.candidates is not None and self.strategy.patient:
-            underway = [point for point in self._pending if not self._is_running(point)]
-            points = self._pace.in_time(points, underway, budget, budget.candidates - self._begun)
+            built = [point for point in self._pending if point not in underway]
+            points = self._pace.in_time(points, built, budget, budget.candidates - self._begun)
         self._submit(points)
         self._chosen = points
         self.progress.spend(SELECT, time.monotonic() - begin)
@@ -275,7 +277,9 @@ class Tuner:
 
     def _have_built(self, point: Point) -> None:
         self._asked[point] = time.monotonic()
-        self._pending[point] = self._building[point] = self._executor.submit(self._build, point)
+        self._building.add(point)
+        self._pending[point] = future = self._executor.submit(self._build, point)
+        future.add_done_callback(lambda _: self._arrived.append(point))  # to ask each anew took longer than to choose
 
     def _build(self, point: Point) -> Built:
         begin = time.monotonic()
@@ -322,15 +326,21 @@ class Tuner:
 
     def _look_ahead(self) -> None:
         """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
-        for point in [point for point, building in self._building.items() if building.done()]:
-            error = self._building.pop(point).exception()
-            if isinstance(error, _Impossible):
-                self._rule_out(point, error)
-            elif error is None and self._figures is not None:
-                built = self._pending[point].result()
-                if built.binary.resources:
-                    found = of_code(built.binary.resources[0], built.launches[-1][0], self._figures)
-                    self.strategy.describe(point, found)
+        while self._arrived:
+            self._look_at(self._arrived.popleft())
+
+    def _look_at(self, point: Point) -> None:
+        if point not in self._building:
+            return  # who wanted it did not wait for its turn
+        self._building.remove(point)
+        error = self._pending[point].exception()
+        if isinstance(error, _Impossible):
+            self._rule_out(point, error)
+        elif error is None and self._figures is not None:
+            built = self._pending[point].result()
+            if built.binary.resources:
+                found = of_code(built.binary.resources[0], built.launches[-1][0], self._figures)
+                self.strategy.describe(point, found)
 
     def _rule_out(self, point: Point, error: _Impossible) -> None:
         """Take a point away. That is no failure of it: what the compiler used showed that it is not feasible."""
@@ -341,6 +351,7 @@ class Tuner:
     def _settled(self, point: Point) -> bool:
         """Book a compiled point where nothing is left to evaluate: that need not wait for the device."""
         self._look_ahead()
+        self._look_at(point)
         if point not in self._pending:
             return True  # the compiler ruled it out
         try:

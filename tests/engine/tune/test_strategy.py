@@ -165,3 +165,15 @@ def test_the_order_by_chance_stays_until_the_model_speaks():
     for point in first[:6]:
         failing.tell(point, None)
     assert failing.ask(1)
+
+
+@pytest.mark.parametrize(("devices", "least", "most"), [(1, 16, 30), (4, 7, 8)])
+def test_the_points_of_several_devices_come_from_one_ranking(devices, least, most, monkeypatch):
+    ranked = []
+    monkeypatch.setattr(Surrogate, "_fit", lambda self, x, targets: ranked.append(len(x)))
+    monkeypatch.setattr(surrogate, "_FIT_EVERY", 1)
+    model = Surrogate(Start(POINTS, 0, 40, devices))
+    for _ in range(36):
+        for point in model.ask(devices)[:1]:
+            model.tell(point, worth(point))
+    assert least <= len(ranked) <= most
