@@ -4,10 +4,11 @@
 
 Each FILE (default: examples/matmul.cu and the spaces of benchmarks/tuning) runs through `optiml optimize --cluster local --workers N`,
 those of benchmarks/tuning through `optiml tune` as well. Rate: candidates over the seconds between the first and the last row of the
-journal, without setting up, opening the original on each device, and confirming. Then the best program of the run with most devices
-is confirmed on each device alone: its ratios should agree within their intervals. Wanted with four H200: three times the rate of one,
-the best equal within intervals. With `--device cpu` it tries the script, and its rates say nothing of a GPU. Exit code 1 where a run
-failed.
+journal, without setting up, opening the original on each device, and confirming. Each run begins with an empty cache of compiled code;
+pin this script to some cores to give one device its share of the machine (`taskset -c 0-15`). With several devices the best program of
+the first FILE is then confirmed on each alone: its ratios should agree within their intervals. Wanted with four H200: three times the
+rate of one, the best equal within intervals. With `--device cpu` it tries the script, and its rates say nothing of a GPU. Exit code 1
+where a run failed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sqlite3
 import statistics
 import subprocess
@@ -37,10 +39,15 @@ Runner = Callable[[Sequence[str], Path], Mapping[str, Any]]
 
 def run(command: Sequence[str], out: Path) -> Mapping[str, Any]:
     """The result of an `optiml` command that writes to a folder. Raises CalledProcessError."""
-    subprocess.run([optiml(), *command, "--out", str(out)], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "OPTIML_CACHE": str(out.parent / "cache")}
+    subprocess.run(
+        [optiml(), *command, "--out", str(out)], check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
+    )
     found: dict[str, Any] = json.loads((out / "result.json").read_text(encoding="utf-8"))
     with closing(sqlite3.connect(out / "journal.sqlite")) as journal:
         found["booked_at"] = [at for (at,) in journal.execute("SELECT booked_at FROM candidates ORDER BY booked_at")]
+    if found["best"] and command[0] == "optimize":
+        found["program"] = patched(ROOT, out / "best.patch", found["best"]["files"])
     return found
 
 
@@ -65,7 +72,8 @@ def agree(intervals: Sequence[tuple[float, float, float]]) -> bool:
 def measure(
     files: Sequence[str], counts: Sequence[int], options: argparse.Namespace, runner: Runner = run
 ) -> dict[str, Any]:
-    """Rows by command; each has a median rate, and the best and the seconds by stage of each run, for each number of devices."""
+    """Rows by command; each has a median rate, and the best and the seconds by stage of each run, for each number of devices, and the
+    best `program` of the last run."""
     rows: dict[str, Any] = {}
     for file in files:
         for verb in ("optimize", "tune") if "tuning" in file else ("optimize",):
@@ -85,6 +93,7 @@ def measure(
                             continue
                     rates.append(rate(result))
                     row["best"].setdefault(str(count), []).append(best(result))
+                    row["program"] = result.get("program", row.get("program"))
                     row["seconds"].setdefault(str(count), []).append({"whole": result["elapsed_s"], **result["stages"]})
                 if rates:
                     row["rates"][str(count)] = statistics.median(rates)
@@ -102,8 +111,10 @@ def patched(root: Path, patch: Path, names: Sequence[str]) -> dict[str, bytes]:
         return {name: (Path(folder) / name).read_bytes() for name in names}
 
 
-def on_each_device(file: str, options: argparse.Namespace) -> dict[str, tuple[float, float, float]]:
-    """A kernel's best program, confirmed on each device of this machine alone."""
+def on_each_device(
+    file: str, changed: Mapping[str, bytes], options: argparse.Namespace
+) -> dict[str, tuple[float, float, float]]:
+    """The speedup of a kernel's changed files, confirmed on each device of this machine alone."""
     from engine.cluster.connection import connect
     from engine.cluster.links import links
     from engine.cluster.scheduler import ClusterRequest
@@ -114,13 +125,6 @@ def on_each_device(file: str, options: argparse.Namespace) -> dict[str, tuple[fl
     from engine.spec.find import find_spec
 
     path, count = ROOT / file, max(options.counts)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        command = ["optimize", file, "--cluster", "local", "--workers", str(count), "--device", options.device]
-        result = run([*command, "--budget", options.budget, "--format", "json"], out)
-        if not result["best"]:
-            return {}
-        changed = patched(ROOT, out / "best.patch", result["best"]["files"])
     spec, spec_path = find_spec(ROOT, path)
     program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
     found: dict[str, tuple[float, float, float]] = {}
@@ -177,8 +181,10 @@ def main(given: Sequence[str] | None = None) -> int:
     options.counts = [int(count) for count in options.devices.split(",")]
     rows = measure(options.files, options.counts, options)
     print(render(rows), flush=True)
+    programs = {name: row.pop("program", None) for name, row in rows.items()}
     _write(options, given, rows, {})  # what is measured stays, whatever becomes of the rest
-    each = on_each_device(options.files[0], options)
+    several = max(options.counts) > 1 and programs.get(f"optimize {options.files[0]}")
+    each = on_each_device(options.files[0], several, options) if several else {}
     for name, (ratio, low, high) in each.items():
         print(f"{options.files[0]} on {name}: {ratio:.3f}× ({low:.3f} to {high:.3f})")
     if each:

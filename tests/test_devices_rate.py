@@ -22,7 +22,14 @@ def _result(command: Sequence[str], out: Path) -> Mapping[str, Any]:
         booked = [100 + at / (20 * count) for at in range(50)]
         return {"best": best, "booked_at": booked, "elapsed_s": 9.0, "stages": {"time": 5.0}}
     booked = [100 + at / (10 * count) for at in range(100 * count)]
-    return {"best": best, "booked_at": booked, "elapsed_s": 14.0, "stages": {"start": 2.0, "verify": 5.0}}
+    program = {"examples/matmul.cu": b"faster"}
+    return {
+        "best": best,
+        "booked_at": booked,
+        "elapsed_s": 14.0,
+        "stages": {"start": 2.0, "verify": 5.0},
+        "program": program,
+    }
 
 
 def test_rates_are_of_the_search_alone_and_a_failed_run_is_named() -> None:
@@ -58,7 +65,7 @@ def test_the_command_ends_with_1_where_a_run_failed(
 ) -> None:
     monkeypatch.setattr(devices_rate.measure, "__defaults__", (_result,))
     monkeypatch.setattr(
-        devices_rate, "on_each_device", lambda file, options: {"0": (2.0, 1.9, 2.1), "1": (2.0, 1.9, 2.2)}
+        devices_rate, "on_each_device", lambda file, changed, options: {"0": (2.0, 1.9, 2.1), "1": (2.0, 1.9, 2.2)}
     )
     record = tmp_path / "record.json"
     given = ["examples/matmul.cu", "--devices", "1,4", "--repeats", "2", "--record", str(record)]
