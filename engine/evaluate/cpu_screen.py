@@ -80,7 +80,7 @@ class CpuScreen:
         self._runs: SuggestionRuns | None = None
         self._variants: EditVariants | None = None
         self._prepared = False
-        self._fresh: list[KnownRun] = []  # of the first confirmation, ahead of it
+        self._fresh: list[KnownRun] = []  # of confirmations, until one refutes
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -403,7 +403,7 @@ class CpuScreen:
         self._fresh = self._drawn_afresh()
 
     def _drawn_afresh(self) -> list[KnownRun]:
-        """The original on inputs that no candidate has seen: of one confirmation."""
+        """The original on inputs that no candidate has been screened with, nor been told of."""
         assert self._original is not None
         return self._run_original(self._original.extra, [*self._seeds(1), *self._admitted.confirming(self._random)])[0]
 
@@ -422,6 +422,7 @@ class CpuScreen:
         for each in (*arms, built):
             wrong, verdicts = self._confirm(each, evaluation)
             if wrong:
+                self._fresh = []  # the reason names one of these inputs
                 return wrong, verdicts
         return None, verdicts
 
@@ -429,7 +430,7 @@ class CpuScreen:
         assert self._original is not None
         assert self._runs is not None
         self.prepare()
-        known, self._fresh = self._fresh or self._drawn_afresh(), []
+        known = self._fresh = self._fresh or self._drawn_afresh()
         # Races and addresses are those of sizes: other scalars alone bring none that they are worth running for.
         declared = [k for k in known if k.family == "declared" and not self._case(k.case).changed]
         unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict

@@ -58,8 +58,11 @@ class Evaluator(Protocol):
         ...
 
     def begin_confirming(self, build: Callable[[], Built]) -> None:
-        """Begin, beside the search, with what of the confirmation of a likely suggestion needs no device; `build` may be called on
-        another thread, and may raise NotBuilt."""
+        """Begin, beside the search, with what of the confirmation of a likely suggestion needs no device.
+
+        `build` may be called on another thread, and may raise NotBuilt. Where what it gave is refuted it is called once more: what it
+        gives then, if that is another program, is next.
+        """
         ...
 
     def confirm(self, built: Built, *, any_speed: bool = False) -> Evaluation:
@@ -74,6 +77,8 @@ class Evaluator(Protocol):
 
 # An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
 WIN = 1.003
+# Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
+ALIKE = 1.01
 
 Twin = tuple[int, Evaluation]  # the number of a candidate, and what became of it
 

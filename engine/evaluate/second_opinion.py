@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from engine.compile.built import Built
 from engine.cpu import CpuMachine, Unsupported
@@ -90,7 +92,7 @@ class SecondOpinion:
         ahead = _Ahead()
         with self._lock:
             self._known.append(ahead)
-        threading.Thread(target=self._work, args=(ahead, original, build), daemon=True).start()
+        threading.Thread(target=self._begin_when_stood, args=(ahead, original, build), daemon=True).start()
 
     def give_up(self, but: Built | None = None) -> _Ahead | None:
         """End, soon, the checks that were begun ahead and have not ended, but for those of one program, which are returned."""
@@ -111,11 +113,24 @@ class SecondOpinion:
     def _ahead(self, built: Built | None) -> _Ahead | None:
         return next((ahead for ahead in self._known if built is not None and ahead.of(built)), None)
 
-    def _work(self, ahead: _Ahead, original: Built, build: Callable[[], Built]) -> None:
+    def _begin_when_stood(self, ahead: _Ahead, original: Built, build: Callable[[], Built]) -> None:
         stood_s = max(_STOOD_LEAST_S, _STOOD * (time.monotonic() - self._begin))
+        if ahead.given_up.wait(stood_s):
+            ahead.ended.set()
+            return
+        self._work(ahead, original, build)
+        with suppress(OptimlError):
+            while ahead.opinion is not None and ahead.opinion[0] is not None:
+                built = build()
+                with self._lock:
+                    if ahead.given_up.is_set() or self._ahead(built) is not None:
+                        return
+                    ahead = _Ahead(built)
+                    self._known.append(ahead)
+                self._work(ahead, original, partial(_itself, built))
+
+    def _work(self, ahead: _Ahead, original: Built, build: Callable[[], Built]) -> None:
         try:
-            if ahead.given_up.wait(stood_s):
-                return
             ahead.built = build()
             assert self._opening is not None
             wait([self._opening])  # its runs are nobody's to give up
@@ -199,6 +214,10 @@ class SecondOpinion:
         if wrong.outcome in _UNDECIDED:
             return _unchecked(wrong.failure.reason)
         return replace(wrong, failure=replace(wrong.failure, reason=f"on the CPU: {wrong.failure.reason}")), ()
+
+
+def _itself(built: Built) -> Built:
+    return built
 
 
 def _unchecked(why: str) -> Opinion:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from engine.compile.built import Built, NotBuilt
 from engine.evaluate import guardrails
-from engine.evaluate.evaluator import Evaluator
+from engine.evaluate.evaluator import ALIKE, Evaluator
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program, Refusal
 from engine.process.fair_lock import WAITED
 from engine.run.suggestion_gate import Gate
@@ -46,6 +46,39 @@ class Contender(Generic[T]):
     branch: Hashable
     build: Callable[[], Built]
     measured: Measurement | None = None
+
+
+class Expected:
+    """The candidate that a run will likely suggest, whose checks begin beside the search.
+
+    A better one takes its place only where it is better beyond noise: its checks would begin anew, and near the end the run would wait for
+    them. Otherwise it is next, where the checks refute the first.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._builds: list[Callable[[], Built]] = []  # of the candidate, and of the latest that is as fast
+        self._ratio = 0.0
+        self.digest: Hashable = None  # of its program
+
+    def better(self, digest: Hashable, ratio: float, build: Callable[[], Built]) -> None:
+        """Take in what became the best of a search."""
+        if ratio <= self._ratio * ALIKE:
+            self._builds[1:] = [build]
+            return
+        self.digest, self._ratio, self._builds = digest, ratio, [build]
+        self._evaluator.begin_confirming(_InTurn(self._builds))
+
+
+class _InTurn:
+    """Builds the first of some candidates, and from the second call on the last."""
+
+    def __init__(self, builds: list[Callable[[], Built]]) -> None:
+        self._builds, self._at = builds, 0
+
+    def __call__(self) -> Built:
+        build, self._at = self._builds[self._at], -1
+        return build()
 
 
 @dataclass(frozen=True)

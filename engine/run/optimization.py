@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.session import check_settings
 from engine.model import Evaluation, Program
-from engine.run.confirmation import Confirmation, Contender, search_limit_s
+from engine.run.confirmation import Confirmation, Contender, Expected, search_limit_s
 from engine.run.earlier_run import identity_of
 from engine.run.first_builds import FirstBuilds
 from engine.run.machine import Machine
@@ -134,6 +134,7 @@ def optimize(
             executor,
             readers,
             on_progress,
+            Expected(evaluator),
         )
         return _run(parts), out
     finally:
@@ -164,6 +165,7 @@ class _Parts:
     executor: BuildQueue
     readers: Executor
     on_progress: Callable[[Progress], None]
+    expected: Expected
 
     def ahead(self, program: Program) -> None:
         """Read a candidate before its proposals are asked for; where no other processes do that, most would be read for nothing."""
@@ -227,7 +229,7 @@ def _run(parts: _Parts) -> OptimizationResult:
                 feed=part,
                 watch=insight or predicted,
                 inner=parts.inner,
-                on_incumbent=partial(_new_best, evaluator, insight, program),
+                on_incumbent=partial(_new_best, parts, insight),
             ),
             parts.on_progress,
         )
@@ -269,13 +271,12 @@ def _run(parts: _Parts) -> OptimizationResult:
         return result
 
 
-def _new_best(
-    evaluator: Evaluator, insight: Insight | None, original: Program, built: Built, evaluation: Evaluation
-) -> None:
+def _new_best(parts: _Parts, insight: Insight | None, built: Built, evaluation: Evaluation) -> None:
     """Have what became the best profiled, and the checks that it must pass begun, beside the search."""
     if insight is not None:
         insight.look(built, evaluation)
-    evaluator.begin_confirming(partial(_tidied, evaluator, built, original))
+    ratio = evaluation.measurement.ratio if evaluation.measurement is not None else 1.0
+    parts.expected.better(built.program.digest, ratio, partial(_tidied, parts.evaluator, built, parts.program))
 
 
 def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | None) -> Part | None:
@@ -329,7 +330,7 @@ def _conclude(search: Search, parts: _Parts, beside: _Beside) -> Found:
         with search.progress.stage("profile"), suppress(NotBuilt):  # it is asked for once more below
             insight.prepare(_likely(search, parts)())
     confirmation = Confirmation(evaluator, parts.gate, parts.program, search.progress)
-    best, refused = confirmation.best(_contenders(search, evaluator, confirmation.least))
+    best, refused = confirmation.best(_contenders(search, evaluator, confirmation.least, parts.expected.digest))
     search.enter(EXPLAINING)
     path = steps_that_count(best.candidate.path(), parts.source) if best is not None else [search.tree.root]
     seer = insight or beside.predicted
@@ -339,7 +340,8 @@ def _conclude(search: Search, parts: _Parts, beside: _Beside) -> Found:
 
 def _likely(search: Search, parts: _Parts) -> Callable[[], list[tuple[Built, Evaluation]]]:
     """The steps to what is the best now, built when they are asked for, on whatever thread."""
-    path = next(iter(best_nodes(search.tree, search.incumbent, 1)), search.tree.root).path()
+    best = best_nodes(search.tree, search.incumbent, 1, checked=parts.expected.digest)
+    path = next(iter(best), search.tree.root).path()
     return lambda: _looked_at(search, parts.evaluator, steps_that_count(path, parts.source))
 
 
@@ -370,7 +372,9 @@ def _nearly(budget: Budget) -> Budget:
     )
 
 
-def _contenders(search: Search, evaluator: Evaluator, least: float) -> Iterator[Contender[Node]]:
+def _contenders(
+    search: Search, evaluator: Evaluator, least: float, checked: Hashable = None
+) -> Iterator[Contender[Node]]:
     """The candidates most worth suggesting, the best first, built without stale comments."""
     original = search.tree.root.program
 
@@ -378,7 +382,7 @@ def _contenders(search: Search, evaluator: Evaluator, least: float) -> Iterator[
         built = search.built.get(node.id) or evaluator.build(node.program, by_rules=node.by_rules)
         return _tidied(evaluator, built, original)
 
-    for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least):
+    for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least, checked=checked):
         summary = node.proposal.summary if node.proposal else ""
         measured = node.evaluation.measurement if node.evaluation is not None else None
         yield Contender(node, node.id, summary, node.path()[1].id, partial(build, node), measured)

@@ -24,7 +24,7 @@ from engine.llm.feed import Background
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.model import PASSED, Evaluation, Program, Refusal
 from engine.process.cores import attentive
-from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, search_limit_s
+from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, Expected, search_limit_s
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
@@ -67,7 +67,7 @@ from engine.tune.tuning_result import (
 
 _RUN_OFF = 3  # points that are timed closely for each shape, and beside the best one. Ours
 _RUN_OFF_S = 1.0
-_ALIKE = math.log2(1.02)  # what a search's own timing may take for equal
+_ALIKE, _TOLD_APART = math.log2(1.02), 1.005  # what a search's own timing may take for equal, and `retime` does not
 _TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 # A shape gets a configuration of its own only where it gains so much over the general one. Ours.
@@ -125,7 +125,7 @@ def tune(
         try:
             run = _Run(
                 options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
-                begin, listing_s, lessons,
+                begin, listing_s, lessons, Expected(evaluator),
             )  # fmt: skip
             return run.run(on_progress, on_result)
         except UnusableTemplate as error:
@@ -202,6 +202,7 @@ class _Run:
     begin: float
     listing_s: float  # that finding the feasible set took
     lessons: TuningLessons
+    expected: Expected
 
     def run(self, on_progress: Callable[[Progress], None], on_result: Callable[[TuneResult], None]) -> TuneResult:
         wanted = possible(self.template, self.spec_path) if self.options.dispatch else None
@@ -312,9 +313,8 @@ class _Run:
             told = f"{told[:_TOLD]}… ({hashlib.sha256(told.encode()).hexdigest()[:16]})"
         return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": told}
 
-    def _new_best(self, program: Program) -> None:
-        """Have the checks that the best must pass begun beside the search."""
-        self.evaluator.begin_confirming(partial(self.evaluator.build, program, by_rules=self.template.by_rules))
+    def _new_best(self, program: Program, ratio: float) -> None:
+        self.expected.better(program.digest, ratio, lambda: self._candidate(program))
 
     def _limit(self) -> float | None:
         limit = self.options.budget.seconds
@@ -341,20 +341,28 @@ class _Run:
         rivals = [tried for tried in fastest[1:] if (tried.value or 0.0) >= max(least, 0.0)]
         if self.evaluator.signals.mode != "measured" or not rivals:
             return fastest
-        best, held = fastest[0], self._built(fastest[0])
-        for rival in rivals:
+        # What was checked beside the search gives way only to what is faster beyond noise.
+        alike = (tried for tried in tuner.best(len(tuner.tried)) if (tried.value or 0.0) >= least)
+        checked = [tried for tried in alike if self._program(tried).digest == self.expected.digest]
+        best, gain = (checked[0], _TOLD_APART) if checked else (fastest[0], 1.0)
+        held = self._built(best)
+        for rival in [tried for tried in (fastest[0], *rivals) if tried is not best]:
             if time.monotonic() - begin > _RUN_OFF_S:
                 break
             built = self._built(rival)
             evaluation, against = self.evaluator.retime(built, held)
-            if evaluation.outcome in PASSED and against is not None and against > 1.0:
-                best, held = rival, built
+            if evaluation.outcome in PASSED and against is not None and against > gain:
+                best, held, gain = rival, built, 1.0
         return [best, *(t for t in fastest if t is not best)]
 
     def _built(self, tried: Tried) -> Built:
-        return self.evaluator.build(
-            program_at(self.program, self.template, tried.point), by_rules=self.template.by_rules
-        )
+        return self._candidate(self._program(tried))
+
+    def _program(self, tried: Tried) -> Program:
+        return program_at(self.program, self.template, tried.point)
+
+    def _candidate(self, program: Program) -> Built:
+        return self.evaluator.build(program, by_rules=self.template.by_rules)
 
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
@@ -364,17 +372,12 @@ class _Run:
 
         Where no point is better over all cases, the general one is the original, if it is a point of the template.
         """
-        default = self.template.default
-        point = best.candidate.point if best is not None else default
+        point = best.candidate.point if best is not None else self.template.default
         held = (best.evaluation if best is not None else original).measurement
         if held is None or point is None or (best is None and len(self.spec.time) < 2):
             return ()
         begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
-        champion = None
-        if best is not None:
-            champion = self.evaluator.build(
-                program_at(self.program, self.template, point), by_rules=self.template.by_rules
-            )
+        champion = self._built(best.candidate) if best is not None else None
         passed = [t for t in tuner.best(len(tuner.tried)) if t.point != point and t.evaluation.measurement is not None]
         timed: dict[Point, Evaluation] = {}
         found = []
@@ -426,7 +429,7 @@ class _Run:
         general = None
         if searched.best is not None:
             tried, evaluation = searched.best.candidate, searched.best.evaluation
-            changed = program_at(self.program, self.template, tried.point)
+            changed = self._program(tried)
             patches["best.patch"] = make_patch(self.program, changed)
             files = tuple(sorted(k for k, v in changed.files.items() if self.program.files.get(k) != v))
             general = General(tried.id, self.template.space.named(tried.point), evaluation, "best.patch", files)
@@ -436,19 +439,16 @@ class _Run:
             tuple(c.text for c in space.conditions), None if default is None else space.named(default),
             tuple(space.named(p) for p in tuner.checked),
         )  # fmt: skip
-        decided = len(tuner.tried)
         counts = {
-            "configurations": decided, "evaluations": tuner.evaluations, "verified": progress.verified,
+            "configurations": len(tuner.tried), "evaluations": tuner.evaluations, "verified": progress.verified,
             **{outcome.value: n for outcome, n in sorted(progress.outcomes.items())},
         }  # fmt: skip
         whole_s = max(searched.searched_s, 1e-9)
         rates = {
-            "configurations_per_s": (decided - searched.earlier[0]) / whole_s,
+            "configurations_per_s": (len(tuner.tried) - searched.earlier[0]) / whole_s,
             "evaluations_per_s": (tuner.evaluations - searched.earlier[1]) / whole_s,
-            "searched_s": searched.searched_s,
-            "setup_s": searched.setup_s,
-        }
-        strategy = self.strategy.name
+            "searched_s": searched.searched_s, "setup_s": searched.setup_s,
+        }  # fmt: skip
         result = TuneResult(
             file=self.spec.file,
             kernel=self.spec.kernel,
@@ -473,7 +473,7 @@ class _Run:
             ),
             template=info,
             space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),
-            strategy=strategy,
+            strategy=self.strategy.name,
             strategy_reason=self.reason,
             best=general,
             shapes=searched.shapes,

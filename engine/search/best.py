@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
+from engine.evaluate.evaluator import ALIKE
 from engine.model import Outcome
 from engine.search.tree import Node, Tree
 
-# Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
-_ALIKE = 1.01
 
-
-def best_nodes(tree: Tree, incumbent: Node | None, count: int, least: float = 1.0) -> list[Node]:
+def best_nodes(
+    tree: Tree, incumbent: Node | None, count: int, least: float = 1.0, *, checked: Hashable = None
+) -> list[Node]:
     """The candidates most worth suggesting, of those above a speedup of `least`; the incumbent comes before what measured faster alone.
 
-    Among those that are as fast as the best but for noise, the one with the fewest edits comes first: what gains
-    nothing has no place in a patch. The others follow by ratio.
+    Among those that are as fast as the best but for noise, the first is the one of the digest `checked`, or else the one with the
+    fewest edits: what gains nothing has no place in a patch, and is not worth checks anew. The others follow by ratio.
     """
     good = [n for n in tree.walk() if n.id and _ratio(n) > least]
     good.sort(key=lambda n: -_ratio(n))
@@ -21,11 +23,11 @@ def best_nodes(tree: Tree, incumbent: Node | None, count: int, least: float = 1.
         good.remove(incumbent)
         good.insert(0, incumbent)
     if good:
-        alike = [n for n in good if _ratio(n) >= _ratio(good[0]) / _ALIKE]
-        simplest = min(alike, key=lambda n: n.depth)
-        if simplest.depth < good[0].depth:
-            good.remove(simplest)
-            good.insert(0, simplest)
+        alike = [n for n in good if _ratio(n) >= _ratio(good[0]) / ALIKE]
+        first = min(alike, key=lambda n: (n.program.digest != checked, n.depth))
+        if first.depth < good[0].depth or first.program.digest == checked:
+            good.remove(first)
+            good.insert(0, first)
     return good[:count]
 
 

@@ -176,7 +176,7 @@ class TunerPart:
             self._evaluator,
             self._target,
             Builds(executor, in_flight=self._in_flight),
-            Reports(on_best=self._foresee),
+            Reports(on_best=lambda program, ratio: self._foresee(program)),
         )
         if template.default is not None:
             tuner.strategy.tell(template.default, 0.0)  # that is the program itself

@@ -52,7 +52,7 @@ class Reports:
 
     journal: Journal | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
-    on_best: Callable[[Program], None] = lambda program: None
+    on_best: Callable[[Program, float], None] = lambda program, ratio: None
 
 
 _NO_REPORTS = Reports()
@@ -418,7 +418,7 @@ class Tuner:
     def _keep(self, value: float, built: Built) -> None:
         if self._fastest is None or value > self._fastest[0]:
             self._fastest = value, built
-            self._on_best(built.program)
+            self._on_best(built.program, 2**value)
 
     def _check(self, tried: Tried) -> None:
         """Refuse a template that does not reproduce the original at its first points."""

@@ -1,9 +1,10 @@
 """Two passes over the same elements become one.
 
 A sum of exponentials is kept relative to the largest value so far and rescaled when that grows (Milakov and
-Gimelshein, "Online normalizer calculation for softmax", 2018). A sum of squared deviations is kept around the mean so
-far (Welford, 1962) or around the first value. What a thread has is then moved to the reference that the second pass
-used, whatever lies between the passes: nothing, or a reduction over the threads that share the row.
+Gimelshein, "Online normalizer calculation for softmax", 2018). A sum of squared deviations is kept around the mean of
+the first 1, 2, 4, 8 ... values (as Welford, 1962, around the mean so far, with a division for each): around the first
+value alone it loses digits where that is an outlier. What a thread has is then moved to the reference that the second
+pass used, whatever lies between the passes: nothing, or a reduction over the threads that share the row.
 """
 
 from collections.abc import Iterator
@@ -80,15 +81,12 @@ class OnePass:
         for number, found in enumerate(passes(site)):
             if found.kind == "exponentials":
                 summary = "Online softmax: maximum and sum of exponentials in one pass"
-                forms: tuple[tuple[str, str, float], ...] = (("online", "online_exponentials", 0.6),)
+                form, snippet = "online", "online_exponentials"
             else:
                 summary = "Sum values and squared deviations in one pass"
-                # One thread's long sum loses more digits around a first value than it may.
-                long = 0.3 if text(found.first.start).isdigit() else 0.0
-                forms = (("shifted", "shifted_squares", 0.6 - long), ("welford", "welford", 0.5 - long))
-            for form, snippet, prior in forms:
-                edits = site.in_file(*_rewrite(site, found, snippet))
-                yield from proposal(self.name, summary, edits, prior, form=form, loop=number)
+                form, snippet = "shifted", "shifted_squares"
+            edits = site.in_file(*_rewrite(site, found, snippet))
+            yield from proposal(self.name, summary, edits, 0.6, form=form, loop=number)
 
 
 def _rewrite(site: Site, found: Passes, snippet: str) -> list[Edit]:

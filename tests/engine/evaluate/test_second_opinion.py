@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.cpu_screen import CpuScreen
 from engine.evaluate.second_opinion import NAME, SecondOpinion
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
+from engine.run.confirmation import Expected
 from engine.run.machine import make_machine
 from engine.selftest.cases import load_cases
 from engine.spec.find import find_spec
@@ -88,6 +90,38 @@ def test_what_was_refuted_ahead_is_known_at_once(monkeypatch: pytest.MonkeyPatch
     opinion.begin_ahead(BUILT, lambda: _named("best"))
     _wait_for(lambda: opinion.refuted(_named("best")) is not None)
     assert opinion.refuted(_named("another")) is None
+
+
+def test_a_search_whose_bests_are_alike_checks_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run: bests that come one after the other, a confirmation at its end, and the checks that it took, counted."""
+    opinion, called = _opinion(monkeypatch)
+    begin = SimpleNamespace(begin_confirming=lambda build: opinion.begin_ahead(BUILT, build))
+    expected = Expected(cast(Any, begin))
+    for name, ratio in (("first", 2.0), ("second", 2.006), ("last", 2.012)):
+        expected.better(_named(name).program.digest, ratio, partial(_named, name))
+        _wait_for(lambda: "confirm" in called)
+    assert opinion.judge(BUILT, _named("first"))[1][0].verdict == "passed"  # what is confirmed first
+    assert called.count("confirm") == 1
+    assert opinion.judge(BUILT, _named("last"))[1][0].verdict == "passed"  # nothing counts for another program
+    assert called.count("confirm") == 2
+
+
+def test_what_is_as_fast_is_checked_where_the_first_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuting, answers = threading.Event(), iter([(WRONG, ()), (None, (SAMPLED,))])
+
+    def confirm(machine: Any) -> Any:
+        assert refuting.wait(30)
+        return next(answers)
+
+    opinion, called = _opinion(monkeypatch, confirm=confirm)
+    expected = Expected(cast(Any, SimpleNamespace(begin_confirming=lambda build: opinion.begin_ahead(BUILT, build))))
+    expected.better("first", 2.0, partial(_named, "first"))
+    expected.better("second", 2.006, partial(_named, "second"))
+    refuting.set()
+    _wait_for(lambda: called.count("confirm") == 2)
+    assert opinion.refuted(_named("first")) is not None
+    assert opinion.judge(BUILT, _named("second"))[1][0].verdict == "passed"
+    assert called.count("confirm") == 2
 
 
 def test_the_first_code_of_a_model_that_is_the_best_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +289,11 @@ def test_a_size_that_no_case_has_and_the_same_kernel_written_otherwise(
 
         monkeypatch.setattr(CpuMachine, "marked", mark)
         monkeypatch.setattr(CpuScreen, "complete", waits)
-        wrong, checked = opinion.judge(original, original)
-        assert wrong is None
-        assert {g.verdict for g in checked} == {"passed"}
+        # The original's runs serve what comes next as well, but not after a refusal, whose reason names an input.
+        drawn, afresh = [], CpuScreen._drawn_afresh
+        monkeypatch.setattr(CpuScreen, "_drawn_afresh", lambda self: drawn.append(1) or afresh(self))
+        for _ in range(2):
+            wrong, checked = opinion.judge(original, original)
+            assert wrong is None
+            assert {g.verdict for g in checked} == {"passed"}
+            assert len(drawn) == 1
