@@ -22,7 +22,7 @@ from engine.process.decode import decode
 from engine.process.wire import MAX_FRAME, pack, unpack
 from engine.run.machine import Machine, make_machine
 from engine.search.journal import IN_USE
-from engine.search.journal_copy import Place, rows_after
+from engine.search.journal_copy import CopyPosition, rows_after
 from engine.search.progress import Progress
 from engine.settings.folders import trust
 from engine.settings.scratch import scratch_folder
@@ -87,7 +87,7 @@ class _Live:
     out: Path | None = None
     progress: Progress = field(default_factory=Progress)
     asked_at: float = field(default_factory=time.monotonic)
-    place: Place = field(default_factory=Place)
+    place: CopyPosition = field(default_factory=CopyPosition)
 
     def saw(self, progress: Progress) -> None:
         """Note the search's progress; ends it where nobody asks any more."""
@@ -167,7 +167,7 @@ def report(frame: bytes) -> bytes:
         live.asked_at = -math.inf  # its task was given up: the next one waits for its end
     if live is None or live.attempt not in wanted:
         return pack({})
-    live.asked_at, live.place = time.monotonic(), decode(Place, wanted[live.attempt])
+    live.asked_at, live.place = time.monotonic(), decode(CopyPosition, wanted[live.attempt])
     progress = live.progress
     found = {
         "attempt": live.attempt, "candidates": progress.recorded, "best": float(progress.best_ratio),
