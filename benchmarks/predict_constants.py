@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.predict.counts import AccessCounts
     from engine.predict.predictor import Predictor
     from engine.predict.sass import KernelCode
-    from engine.predict.targets import Figures
+    from engine.predict.targets import TargetParameters
     from engine.predict.timing_model import Fitted, Prediction
 
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
@@ -32,7 +32,7 @@ class Recorded:
     launches: Sequence[LaunchConfig]
     counts: AccessCounts
     code: Mapping[str, KernelCode]
-    figures: Figures
+    figures: TargetParameters
 
     def again(self, fitted: Fitted) -> float:
         """The time in microseconds with other constants."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine import arith
 from engine.campaign.headroom import compulsory_bytes
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 from engine.predict.timing_model import L2_SLICES, Fitted
 from engine.spec.kernel_spec import Case, KernelSpec
 
@@ -19,7 +19,7 @@ TABLE = Path(__file__).parent / "suite" / "roofline.toml"
 
 # Further work that an entry of the table may name, and what the whole device does of it in a second. Results per clock and SM are those
 # of the CUDA C++ Programming Guide's table of arithmetic instructions, as `engine.predict.targets` has them.
-_RATES: Mapping[str, Callable[[Figures], float]] = {
+_RATES: Mapping[str, Callable[[TargetParameters], float]] = {
     "special": lambda figures: _per_second(figures, figures.mufu_lanes),  # sine, logarithm, reciprocal, root: one each
     "instructions": lambda figures: _per_second(
         figures, 32 * figures.schedulers
@@ -50,7 +50,9 @@ def table() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
-def floor(spec: KernelSpec, case: Case, entry: Mapping[str, Any], bytes_per_s: float, figures: Figures) -> Floor:
+def floor(
+    spec: KernelSpec, case: Case, entry: Mapping[str, Any], bytes_per_s: float, figures: TargetParameters
+) -> Floor:
     """The floor of one case at a copy bandwidth (bytes per second, read plus written) and a target's rates.
 
     Raises ArithmeticError_ for an expression of the table that has no value.
@@ -67,5 +69,5 @@ def floor(spec: KernelSpec, case: Case, entry: Mapping[str, Any], bytes_per_s: f
     return Floor(moved, flops, entry["bound"], seconds[limit] * 1e6, limit)
 
 
-def _per_second(figures: Figures, per_clock: int) -> float:
+def _per_second(figures: TargetParameters, per_clock: int) -> float:
     return figures.target.multiprocessors * per_clock * figures.clock_hz

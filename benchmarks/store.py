@@ -31,7 +31,7 @@ from engine.rules import RuleFailure
 from engine.run.machine import Machine
 from engine.search.journal import evaluation_from_json
 from engine.search.participants import Observation
-from engine.search.profiling import Evidence, Insight
+from engine.search.profiling import Insight, StepEvidence
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.offers import Offer
 
@@ -278,7 +278,7 @@ class SharedInsight:
     def prepare(self, path: Any) -> None:
         """Nothing, as `foresee`."""
 
-    def trajectory(self, path: Any, patience_s: float = 0.0) -> list[Evidence]:
+    def trajectory(self, path: Any, patience_s: float = 0.0) -> list[StepEvidence]:
         """None: nobody reads it."""
         return []
 

@@ -44,12 +44,12 @@ from engine.cuda.load import load_program  # noqa: E402
 from engine.errors import UsageError  # noqa: E402
 from engine.model import LaunchConfig, Resources  # noqa: E402
 from engine.predict.occupancy import Occupancy, occupancy  # noqa: E402
-from engine.predict.targets import Figures, figures_for  # noqa: E402
+from engine.predict.targets import TargetParameters, figures_for  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
 from engine.tune.declare import declared  # noqa: E402
 from engine.tune.feasible import feasible, fits  # noqa: E402
 from engine.tune.point_features import of_code, of_launch  # noqa: E402
-from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
+from engine.tune.space import Condition, ParameterSpace, Point, TuneParameter  # noqa: E402
 from engine.tune.strategy import Start  # noqa: E402
 from engine.tune.strategy_choice import choose  # noqa: E402
 
@@ -183,13 +183,13 @@ def _convolution(v: Values, launch: LaunchConfig, c: Mapping[str, float]) -> tup
     return _norm(compute * _tail(found), waits), used
 
 
-_FUSED = Space(
+_FUSED = ParameterSpace(
     (
-        Parameter("ROWS", (32, 64, 96, 128, 192, 256)),
-        Parameter("COLUMNS", (32, 64, 128)),
-        Parameter("WARPS", (4, 8, 12, 16)),
-        Parameter("STAGES", (1, 2, 3, 4)),
-        Parameter("BOUND", (1, 2, 3, 4)),  # blocks of __launch_bounds__
+        TuneParameter("ROWS", (32, 64, 96, 128, 192, 256)),
+        TuneParameter("COLUMNS", (32, 64, 128)),
+        TuneParameter("WARPS", (4, 8, 12, 16)),
+        TuneParameter("STAGES", (1, 2, 3, 4)),
+        TuneParameter("BOUND", (1, 2, 3, 4)),  # blocks of __launch_bounds__
     ),
     (Condition("ROWS * COLUMNS <= 2048 * WARPS"), Condition("STAGES * COLUMNS * 512 + ROWS * 256 <= 227 * 1024")),
 )
@@ -241,7 +241,7 @@ def _space(kernel: str) -> tuple[tuple[str, ...], tuple[tuple[Point, LaunchConfi
     return template.space.names, tuple(launches)
 
 
-def landscape(kernel: str, seed: int, figures: Figures = _H200) -> Landscape:
+def landscape(kernel: str, seed: int, figures: TargetParameters = _H200) -> Landscape:
     """A kernel's space with constants drawn by the seed; the same for the same seed."""
     drawn = np.random.default_rng([seed, list(KERNELS).index(kernel)])
     constants = {

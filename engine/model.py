@@ -109,7 +109,6 @@ class Binary:
     lossy_indices: int = 0  # what happens to indices in its PTX, as in engine/compile/index_precision.py
     constants: tuple[tuple[str, int], ...] = ()  # name and bytes of each `__constant__` variable that the spec fills
     cached: bool = False
-    log: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from engine.evaluate.build import Builder
 from engine.evaluate.contained import unexpected
 from engine.model import Binary, LaunchConfig, Resources
 from engine.predict.occupancy import occupancy
-from engine.predict.targets import Figures, figures_for, known_targets, target_for
+from engine.predict.targets import TargetParameters, figures_for, known_targets, target_for
 from engine.predict.wasted_sectors import LEAST_SHARE, share_of_line, waste
-from engine.settings.config import Check, Kinds
+from engine.settings.config import CheckSettings, Kinds
 from engine.settings.folders import cache_folder
 from engine.settings.scratch import scratch_folder
 from hooks.certainty import uncertain
@@ -47,7 +47,7 @@ _LITERAL = re.compile(r"[\w\s:,<>]+", re.ASCII)
 
 
 def look(
-    root: Path, paths: Sequence[str], settings: Check, compilers: Compilers, commit: str, deadline: float
+    root: Path, paths: Sequence[str], settings: CheckSettings, compilers: Compilers, commit: str, deadline: float
 ) -> dict[str, Report]:
     """What there is to say about the kernels of each file that differ from those of `commit`.
 
@@ -77,7 +77,7 @@ class Inspector:
     Raises MachineError where no sandbox or no NVRTC can be had.
     """
 
-    def __init__(self, root: Path, settings: Check, compilers: Compilers, deadline: float) -> None:
+    def __init__(self, root: Path, settings: CheckSettings, compilers: Compilers, deadline: float) -> None:
         self._root, self._settings, self._archs, self._deadline = root, settings, compilers.archs, deadline
         self._stack = ExitStack()
         self._box, self._cache, self._compilers = compilers.box, compilers.cache, compilers.by_arch
@@ -315,7 +315,7 @@ def access_finding(site: SiteCounts) -> tuple[Kinds, float, str] | None:
     return found.kind, found.factor, f"bank conflicts, {site.kind}{name}: {each.format('passes')}"
 
 
-def occupancy_finding(resources: Resources, launch: LaunchConfig, figures: Figures, least: float) -> str:
+def occupancy_finding(resources: Resources, launch: LaunchConfig, figures: TargetParameters, least: float) -> str:
     """A sentence where too few warps fit, or a little less of what limits them would let many more in; else ""."""
     now = occupancy(resources, launch, figures)
     arch = figures.target.arch

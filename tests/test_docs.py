@@ -76,7 +76,7 @@ def test_commands_are_found_in_the_documents() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        result.OptimizationResult, result.Best, result.Step, result.Refusal,
+        result.OptimizationResult, result.Best, result.TrajectoryStep, result.Refusal,
         model.Evaluation, model.Measurement, model.CaseTiming, model.Failure, model.Resources,
         device_table.DeviceBest, device_table.DispatchEnd, device_dispatch_check.DeviceBranch,
     ],
@@ -182,7 +182,7 @@ def test_the_page_of_the_rules_names_fields_that_a_result_has() -> None:
     page = (ROOT / "docs" / "rules.md").read_text()
     named = re.findall(r"`(\w+)(?:\[\])?\.(\w+)`", page)
     assert {("trajectory", "rule"), ("trajectory", "parameters")} <= set(named)
-    fields = {f.name for f in dataclasses.fields(result.Step)}
+    fields = {f.name for f in dataclasses.fields(result.TrajectoryStep)}
     assert [name for part, name in named if part in ("trajectory", "edit") and name not in fields] == []
     assert "`edit." not in page
 

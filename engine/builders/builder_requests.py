@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from engine.cuda.edit import edit_program
 from engine.cuda.parse import not_understood
 from engine.errors import SourceError
 from engine.evaluate.build import Builder, BuildOptions
-from engine.model import LaunchConfig, Program, Target
+from engine.evaluate.device_frames import head_of
+from engine.model import Program, Target
+from engine.process.decode import decode
 from engine.rewrite.proposal import Family, Proposal
 from engine.settings.suffixes import KERNELS
-from engine.spec.plain import as_spec
+from engine.spec.kernel_spec import KernelSpec
 from engine.tune.offers import SearchPlace, family_at, offers
 from engine.verify.defences import Defences
 
@@ -31,7 +33,7 @@ class BuilderRequests:
 
     def __init__(self, header: dict[str, Any], blobs: list[bytes], compiler: Compiler) -> None:
         self._builder = Builder(
-            as_spec(header["spec"]),
+            decode(KernelSpec, header["spec"]),
             Path(header["root"]),
             compiler,
             Target(**header["target"]),
@@ -61,19 +63,8 @@ def _build(builder: Builder, program: Program, header: dict[str, Any]) -> Answer
         ended: Any = error.evaluation
         failed = {"outcome": ended.outcome.value, "reason": ended.failure.reason, "line": ended.failure.line}
         return {"failed": failed, "stage_s": dict(ended.stage_s)}, []
-    binary = vars(built.binary)
-    answer = {
-        "launches": [_launches(case) for case in built.launches],
-        "further": [(sizes, _launches(case)) for sizes, case in built.further.items()],
-        "stage_s": dict(built.stage_s),
-        "binary": {name: value for name, value in binary.items() if name not in ("cubin", "resources")},
-        "resources": [vars(each) for each in built.binary.resources],
-    }
-    return answer, [built.text.encode(), built.binary.cubin]
-
-
-def _launches(case: Sequence[LaunchConfig]) -> list[Any]:
-    return [(each.grid, each.block, each.shared_bytes) for each in case]
+    head, blobs = head_of(built, program)
+    return {"built": head}, blobs
 
 
 def _propose(builder: Builder, program: Program, header: dict[str, Any]) -> Answer:

@@ -20,8 +20,10 @@ from engine.errors import OptimlError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.build import not_built
 from engine.evaluate.contained import contained_build
-from engine.model import Binary, LaunchConfig, Outcome, Program, Resources, Target
+from engine.evaluate.device_frames import BuiltHead, built_of
+from engine.model import Outcome, Program, Target
 from engine.process.cores import ONE_THREAD
+from engine.process.decode import decode
 from engine.process.pool import Crew
 from engine.process.sandbox import NoSandbox, Sandbox, python_command
 from engine.process.worker_process import Worker, WorkerLost
@@ -74,7 +76,6 @@ class BuildWorkers(Analysis):
             "cache": None if cache is None else str(cache),
             "line_info": compiling.line_info,
         }
-        self._expressions = spec.expressions
         # Thousands for some templates, the same for most programs of a run.
         self._points: dict[tuple[int, bytes], Feasible] = {}
         self._built: dict[str, tuple[dict[str, Any], list[bytes]]] = {}  # by the digest of the program
@@ -99,21 +100,9 @@ class BuildWorkers(Analysis):
             )
         except OptimlError as error:
             raise not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
-        failed, stages = answer.get("failed"), answer["stage_s"]
-        if failed is not None:
-            raise not_built(Outcome(failed["outcome"]), failed["reason"], stages, failed["line"])
-        text, cubin = blobs
-        plain = answer["binary"]
-        binary = Binary(
-            **{
-                **plain, **{name: tuple(plain[name]) for name in ("entries", "most_threads")},
-                "constants": tuple((str(name), int(size)) for name, size in plain["constants"]),
-            },
-            cubin=cubin, resources=tuple(Resources(**each) for each in answer["resources"]),
-        )  # fmt: skip
-        launches = tuple(_launches(case) for case in answer["launches"])
-        further = {tuple((name, value) for name, value in key): _launches(case) for key, case in answer["further"]}
-        return Built(program, text.decode(), self._expressions, binary, launches, stages, further)
+        if (failed := answer.get("failed")) is not None:
+            raise not_built(Outcome(failed["outcome"]), failed["reason"], answer["stage_s"], failed["line"])
+        return built_of(decode(BuiltHead, answer["built"]), blobs, program, program.kernel_file)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
@@ -226,10 +215,6 @@ class BuildWorkers(Analysis):
             raise OptimlError(f"a builder process cannot start: {lost.stderr[-300:] or lost.what}") from None
         if "refused" in answer:
             raise OptimlError(f"a builder process cannot start: {answer['refused']}")
-
-
-def _launches(case: Sequence[tuple[Any, Any, int]]) -> tuple[LaunchConfig, ...]:
-    return tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
 
 
 def _points(plain: bytes, width: int) -> tuple[tuple[int, ...], ...]:

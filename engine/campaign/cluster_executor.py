@@ -26,7 +26,7 @@ from engine.process.sandbox import NoSandbox, Sandbox
 from engine.process.wire import MAX_ANSWER, WireError, pack, unpack
 from engine.run.earlier_run import set_aside
 from engine.run.ready_spec import SpecMaker
-from engine.search.journal_copy import JournalCopy, Place, snapshot
+from engine.search.journal_copy import CopyPosition, JournalCopy, snapshot
 from engine.settings.config import NAMES, load_config
 from engine.settings.folders import write_files
 from engine.spec.kernel_spec import KernelSpec
@@ -321,7 +321,7 @@ class ClusterExecutor:
             asked: dict[str, Any] = {"attempts": {}, "given_up": self._given_up.get(address, [])}
             if (turn := turns.get(address)) is not None:
                 asked["attempts"][turn.attempt] = dataclasses.asdict(
-                    turn.copy.place if turn.copy is not None else Place()
+                    turn.copy.place if turn.copy is not None else CopyPosition()
                 )
             self._asked[address] = self._cluster.question(report, pack(asked), worker=address)
         wait(self._asked.values(), timeout=_POLL_S)

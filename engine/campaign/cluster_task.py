@@ -22,12 +22,11 @@ from engine.process.decode import decode
 from engine.process.wire import MAX_FRAME, pack, unpack
 from engine.run.machine import Machine, make_machine
 from engine.search.journal import IN_USE
-from engine.search.journal_copy import Place, rows_after
+from engine.search.journal_copy import CopyPosition, rows_after
 from engine.search.progress import Progress
 from engine.settings.folders import trust
 from engine.settings.scratch import scratch_folder
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.plain import as_spec
 
 JOURNAL = "journal.sqlite"
 RESULTS = ("result.json", "best.patch")  # what goes back beside the journal
@@ -51,7 +50,7 @@ class Order:
     """What a worker is sent for one turn. `root` is the repository on a shared folder.
 
     Where it is "", `files` name the blobs that come along, of the repository and of an earlier run in the kernel's folder, and `spec`
-    is the kernel's (`engine/spec/plain.py`), read from `spec_path`. What is more than a search has plain data (`asked`) and further
+    is the kernel's (`KernelSpec`), read from `spec_path`. What is more than a search has plain data (`asked`) and further
     blobs (`extra`).
     """
 
@@ -87,7 +86,7 @@ class _Live:
     out: Path | None = None
     progress: Progress = field(default_factory=Progress)
     asked_at: float = field(default_factory=time.monotonic)
-    place: Place = field(default_factory=Place)
+    place: CopyPosition = field(default_factory=CopyPosition)
 
     def saw(self, progress: Progress) -> None:
         """Note the search's progress; ends it where nobody asks any more."""
@@ -138,7 +137,7 @@ def serve(frame: bytes, work: Callable[[Served], KernelEnd]) -> bytes:
     try:
         with trust(order.machine.trust), _repository(order, blobs) as root:
             machine = _worker.machine(order.machine, order.cores)
-            spec = None if order.spec is None else (as_spec(order.spec), order.spec_path)
+            spec = None if order.spec is None else (decode(KernelSpec, order.spec), order.spec_path)
             turn = Served(order, root, machine, spec, extra, live.saw)
             if order.root or spec is None:
                 return pack({"end": dataclasses.asdict(_unlocked(lambda: work(turn)))})
@@ -167,7 +166,7 @@ def report(frame: bytes) -> bytes:
         live.asked_at = -math.inf  # its task was given up: the next one waits for its end
     if live is None or live.attempt not in wanted:
         return pack({})
-    live.asked_at, live.place = time.monotonic(), decode(Place, wanted[live.attempt])
+    live.asked_at, live.place = time.monotonic(), decode(CopyPosition, wanted[live.attempt])
     progress = live.progress
     found = {
         "attempt": live.attempt, "candidates": progress.recorded, "best": float(progress.best_ratio),

@@ -50,6 +50,16 @@ _MISSING_SYMBOL = re.compile(r"undefined reference to `([A-Za-z_]\w*)")
 _MISSING_HEADER = re.compile(r"fatal error: ([\w./]+): No such file")
 
 
+class _MissingHeader(CompileError):
+    """A file includes a header that is on no path."""
+
+    def __init__(self, header: str, where: str) -> None:
+        super().__init__(
+            f"the header '{header}' was not found", where, "the CPU runtime provides only the CUDA runtime's headers"
+        )
+        self.header = header
+
+
 @dataclass
 class _Options:
     """One command line of nvcc, as far as the CPU needs it."""
@@ -205,8 +215,8 @@ class _Driver:
         preprocess = [*flags, "-E", "-x", "c++", source]
         try:
             text = self._run([*argv, *preprocess], source)
-        except CompileError as error:
-            if "the header 'thrust/" not in str(error) or not self._runtime.thrust:
+        except _MissingHeader as error:
+            if not error.header.startswith("thrust/") or not self._runtime.thrust:
                 raise
             text = self._run([argv[0], *self._runtime.thrust, *argv[1:], *preprocess], source)
         if self._options.preprocess:
@@ -248,11 +258,7 @@ class _Driver:
                 f"the CPU runtime does not implement {', '.join(missing[:8])}", where, "this program needs a GPU"
             )
         if header := _MISSING_HEADER.search(said):
-            raise CompileError(
-                f"the header '{header[1]}' was not found",
-                where,
-                "the CPU runtime provides only the CUDA runtime's headers",
-            )
+            raise _MissingHeader(header[1], where)
         first = next((line for line in said.splitlines() if "error" in line), said.strip()[:300])
         raise CompileError(f"the host compiler reports an error: {first[:300]}", where, log=said[-3000:])
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine.commands.targets import Target
+from engine.commands.targets import KernelTarget
 from engine.cuda.load import add_headers, kernels_of_headers, repository_root
 from engine.cuda.parse import parse
 from engine.spec.find import project_options
 from engine.spec.tables import split_kernel
 
 
-def where_defined(target: Target) -> list[Target]:
+def where_defined(target: KernelTarget) -> list[KernelTarget]:
     """The target itself; where a file that it includes defines the kernel that is named (or any, and it none), that file."""
     if target.file.is_dir():
         return [target]
@@ -23,7 +23,7 @@ def where_defined(target: Target) -> list[Target]:
     files = {path: data}
     add_headers(files, path, root, project_options(root, target.file).include)
     return [
-        Target(root / header, target.kernel, header)
+        KernelTarget(root / header, target.kernel, header)
         for header, names in kernels_of_headers(files, path).items()
         if not name or name in [n.rpartition("::")[2] for n in names]
     ] or [target]

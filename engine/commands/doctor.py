@@ -30,7 +30,7 @@ _TOOL_S = 1.5  # a tool that does not give its version by then counts as broken
 
 
 @dataclass(frozen=True)
-class Part:
+class MachinePart:
     """One part of the machine. `detail` is its version, or why it cannot be used; `costs` what its absence costs."""
 
     name: str
@@ -71,19 +71,19 @@ _NEEDED = ("NVRTC", "bubblewrap", "C++ compiler")
 _FOR_GPU = ("GPU", "CuPy")
 
 
-def examine() -> tuple[Part, ...]:
+def examine() -> tuple[MachinePart, ...]:
     """Look at every part, side by side (under two seconds). Never raises: a part that breaks is missing."""
-    checks: tuple[tuple[str, Callable[[], Part | tuple[Part, ...]]], ...] = (
+    checks: tuple[tuple[str, Callable[[], MachinePart | tuple[MachinePart, ...]]], ...] = (
         ("GPU", _gpu), ("CuPy", _cupy), ("NVRTC", _nvrtc), ("nvcc", _nvcc), ("nvdisasm", _nvdisasm),
         ("bubblewrap", _bubblewrap), ("C++ compiler", _compiler), ("ncu", _ncu), ("counters", _counters),
         ("compute-sanitizer", _sanitizer), ("model endpoint", _endpoint),
     )  # fmt: skip
 
-    def safely(name: str, check: Callable[[], Part | tuple[Part, ...]]) -> tuple[Part, ...]:
+    def safely(name: str, check: Callable[[], MachinePart | tuple[MachinePart, ...]]) -> tuple[MachinePart, ...]:
         try:
             found = check()
         except Exception as error:  # a broken driver or package fails in its own ways, and this is where one looks
-            return (Part(name, False, f"{type(error).__name__}: {str(error)[:120]}"),)
+            return (MachinePart(name, False, f"{type(error).__name__}: {str(error)[:120]}"),)
         return found if isinstance(found, tuple) else (found,)
 
     with ThreadPoolExecutor(len(checks)) as pool:
@@ -91,13 +91,18 @@ def examine() -> tuple[Part, ...]:
         return tuple(part for future in found for part in future.result())
 
 
-def _gpu() -> tuple[Part, ...]:
+def _gpu() -> tuple[MachinePart, ...]:
     costs = "kernels are screened on the CPU and speed is predicted, not measured"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        nothing = Part("GPU", False, f"none ({error})", costs, "Run on a machine with an NVIDIA GPU and its driver")
-        return (nothing, Part("driver", False, "none", "no GPU is usable", "Install NVIDIA's driver, 580 or newer"))
+        nothing = MachinePart(
+            "GPU", False, f"none ({error})", costs, "Run on a machine with an NVIDIA GPU and its driver"
+        )
+        return (
+            nothing,
+            MachinePart("driver", False, "none", "no GPU is usable", "Install NVIDIA's driver, 580 or newer"),
+        )
     try:
         names = []
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -112,8 +117,8 @@ def _gpu() -> tuple[Part, ...]:
     # A driver loads machine code of its own major version and of earlier ones.
     chosen, command = toolkit.toolkit().major, f"pip install '{toolkit.requirement(cuda // 1000)}'"
     return (
-        Part("GPU", bool(names), ", ".join(names) or "none", costs),
-        Part(
+        MachinePart("GPU", bool(names), ", ".join(names) or "none", costs),
+        MachinePart(
             "driver",
             cuda // 1000 >= chosen,
             driver,
@@ -123,55 +128,59 @@ def _gpu() -> tuple[Part, ...]:
     )
 
 
-def _cupy() -> Part:
+def _cupy() -> MachinePart:
     if importlib.util.find_spec("cupy") is None:
-        return Part("CuPy", False, "missing", "nothing can run on a GPU", f"pip install '{toolkit.for_driver()}'")
+        return MachinePart(
+            "CuPy", False, "missing", "nothing can run on a GPU", f"pip install '{toolkit.for_driver()}'"
+        )
     for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
         try:
-            return Part("CuPy", True, importlib.metadata.version(name))
+            return MachinePart("CuPy", True, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             continue
-    return Part("CuPy", True, "installed")
+    return MachinePart("CuPy", True, "installed")
 
 
-def _nvrtc() -> Part:
+def _nvrtc() -> MachinePart:
     costs = "nothing can be compiled"
     try:
         major, minor = nvrtc_version()
     except OptimlError as problem:
-        return Part("NVRTC", False, problem.what[:120], costs, problem.do)
+        return MachinePart("NVRTC", False, problem.what[:120], costs, problem.do)
     if not toolkit.include_folders():
-        return Part("NVRTC", False, f"{major}.{minor} without CUDA's headers", costs, "pip install nvidia-cuda-runtime")
-    return Part("NVRTC", True, f"{major}.{minor}", costs)
+        return MachinePart(
+            "NVRTC", False, f"{major}.{minor} without CUDA's headers", costs, "pip install nvidia-cuda-runtime"
+        )
+    return MachinePart("NVRTC", True, f"{major}.{minor}", costs)
 
 
-def _nvcc() -> Part:
+def _nvcc() -> MachinePart:
     costs, get = "code that includes <cub/cub.cuh> or Thrust cannot be compiled", "pip install 'optiml-cuda[nvcc]'"
     return _tool("nvcc", cubin.find_tool("nvcc"), r"V(\d+[.\d]*)", costs, get)
 
 
-def _nvdisasm() -> Part:
+def _nvdisasm() -> MachinePart:
     costs, get = "speed cannot be predicted", "pip install nvidia-cuda-nvdisasm"
     return _tool("nvdisasm", cubin.find_tool("nvdisasm"), r"V(\d+[.\d]*)", costs, get)
 
 
-def _bubblewrap() -> Part:
+def _bubblewrap() -> MachinePart:
     works, why = sandbox.available()
     path = sandbox.find_bwrap()
     if works:
-        return Part("bubblewrap", True, f"works ({path})")
+        return MachinePart("bubblewrap", True, f"works ({path})")
     costs = "untrusted code cannot run safely, so nothing is compiled or run"
     get = sandbox.how_to_get()
-    return Part("bubblewrap", False, why, costs, get[:1].upper() + get[1:])
+    return MachinePart("bubblewrap", False, why, costs, get[:1].upper() + get[1:])
 
 
-def _compiler() -> tuple[Part, ...]:
+def _compiler() -> tuple[MachinePart, ...]:
     costs = "kernels cannot be screened without a GPU"
     get = "Install g++ or clang++, or 'pip install optiml-cuda[zig]'"
     there = toolchain.find_toolchain()  # what screening uses, which looks beyond PATH
     if there is not None and there.kind != "zig":
         path = there.argv[0]
-        compiler = Part("C++ compiler", True, there.version, costs, get)
+        compiler = MachinePart("C++ compiler", True, there.version, costs, get)
         # Both compilers name the library they would link; a bare name comes back when there is none.
         said = [
             _output([path, f"-print-file-name={lib}"]).strip() for lib in ("libtsan.so", "libtsan.a", "libtsan.so.2")
@@ -179,41 +188,41 @@ def _compiler() -> tuple[Part, ...]:
         if there.kind == "clang":
             said.append(_output([path, "-print-file-name=libclang_rt.tsan-x86_64.a"]).strip())
         tsan = next((line for line in said if line.startswith("/")), "")
-        races = Part(
+        races = MachinePart(
             "ThreadSanitizer", bool(tsan), tsan or "missing", "data races are not detected without a GPU",
             "Install libtsan of your compiler's version (Debian, Ubuntu: libtsan2; Fedora: libtsan)",
         )  # fmt: skip
         return compiler, races
-    races = Part("ThreadSanitizer", False, "missing", "data races are not detected without a GPU", "Install g++")
+    races = MachinePart("ThreadSanitizer", False, "missing", "data races are not detected without a GPU", "Install g++")
     version = f"ziglang {there.version}" if there is not None else "missing"
-    return Part("C++ compiler", there is not None, version, costs, get), races
+    return MachinePart("C++ compiler", there is not None, version, costs, get), races
 
 
-def _ncu() -> Part:
+def _ncu() -> MachinePart:
     costs = "no profiler counters; the search uses only times"
     get = "Install Nsight Compute (package nsight-compute of NVIDIA's repository)"
     return _tool("ncu", cubin.find_tool("ncu"), r"Version (\d+[.\d]*)", costs, get)
 
 
-def _counters() -> Part:
+def _counters() -> MachinePart:
     costs = "ncu may not read counters"
     get = "Load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
     try:
         text = Path("/proc/driver/nvidia/params").read_text()
     except OSError:
-        return Part("counters", False, "no NVIDIA driver loaded", costs, "")
+        return MachinePart("counters", False, "no NVIDIA driver loaded", costs, "")
     match = re.search(r"^RmProfilingAdminOnly:\s*(\d)", text, re.MULTILINE)
     if match and match[1] == "0":
-        return Part("counters", True, "open to every user")
+        return MachinePart("counters", True, "open to every user")
     if os.geteuid() == 0:
         # The sandbox takes root's rights away, and ncu runs inside of it.
-        return Part(
+        return MachinePart(
             "counters", False, "for administrators only, and sandboxed processes are not administrators", costs, get
         )
-    return Part("counters", False, "for administrators only (ERR_NVGPUCTRPERM)", costs, get)
+    return MachinePart("counters", False, "for administrators only (ERR_NVGPUCTRPERM)", costs, get)
 
 
-def _sanitizer() -> Part:
+def _sanitizer() -> MachinePart:
     costs = "memory errors on the GPU are detected only by guard zones"
     return _tool(
         "compute-sanitizer",
@@ -224,38 +233,38 @@ def _sanitizer() -> Part:
     )
 
 
-def _endpoint() -> Part:
+def _endpoint() -> MachinePart:
     base, key = os.environ.get("OPENAI_BASE_URL", ""), os.environ.get("OPENAI_API_KEY", "")
     costs, get = (
         "edits come only from rules and the tuner",
         "Set OPENAI_API_KEY, and OPENAI_BASE_URL for your own server",
     )
     if not base and not key:
-        return Part("model endpoint", False, "not set", costs, get)
+        return MachinePart("model endpoint", False, "not set", costs, get)
     try:
         parts = urlsplit(base or "https://api.openai.com/v1")
         host = f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
     except ValueError:
-        return Part("model endpoint", False, "OPENAI_BASE_URL is not a valid address", costs, get)
+        return MachinePart("model endpoint", False, "OPENAI_BASE_URL is not a valid address", costs, get)
     # The host alone: an address may carry a name and a password.
     said = f"{host}, {'a key is set' if key else 'no key is set'}"
     if importlib.util.find_spec("openai") is None:
-        return Part(
+        return MachinePart(
             "model endpoint",
             False,
             f"{said}, but the package 'openai' is missing",
             costs,
             "pip install 'optiml-cuda[llm]'",
         )
-    return Part("model endpoint", True, f"{said} (not tried)")
+    return MachinePart("model endpoint", True, f"{said} (not tried)")
 
 
-def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> Part:
+def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> MachinePart:
     if path is None:
-        return Part(name, False, "missing", costs, get)
+        return MachinePart(name, False, "missing", costs, get)
     said = _output([str(path), "--version"])
     versions = re.findall(pattern, said)
-    return Part(name, bool(versions), versions[-1] if versions else f"{path} does not answer", costs, get)
+    return MachinePart(name, bool(versions), versions[-1] if versions else f"{path} does not answer", costs, get)
 
 
 def _output(argv: list[str]) -> str:

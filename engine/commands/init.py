@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.capture.recorded_spec import recorded_spec
 from engine.commands.defining_files import where_defined
 from engine.commands.json_answer import print_json
-from engine.commands.targets import Target, parse_targets
+from engine.commands.targets import KernelTarget, parse_targets
 from engine.cuda.load import load_program, repository_root
 from engine.cuda.parse import parse
 from engine.errors import NotPredictedError, OptimlError, UsageError
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if made.missing or refused or unpredicted else 0
 
 
-def _defined(target: Target) -> Target:
+def _defined(target: KernelTarget) -> KernelTarget:
     """The target in the file that defines its kernels. Raises UsageError where several headers do."""
     found = where_defined(target)
     if len(found) > 1:
@@ -113,7 +113,7 @@ def _defined(target: Target) -> Target:
     return found[0]
 
 
-def _kernel(target: Target) -> str:
+def _kernel(target: KernelTarget) -> str:
     names = [k.qualified for k in parse(target.file.read_bytes(), target.shown).kernels]
     if target.kernel is not None:
         return target.kernel
@@ -124,7 +124,7 @@ def _kernel(target: Target) -> str:
     raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 
-def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> tuple[str, str]:
+def _refusal(maker: SpecMaker, target: KernelTarget, name: str, made: Draft) -> tuple[str, str]:
     """Why `optimize` would not take the draft, which is read and validated as a search does it; and why this machine cannot search it.
 
     Both are "" where it can.

@@ -20,7 +20,7 @@ from pydantic import Field
 from engine.commands import optimize as verb
 from engine.commands.command_line import make_parser
 from engine.commands.one_kernel import KernelRun
-from engine.commands.targets import Target
+from engine.commands.targets import KernelTarget
 from engine.cuda.load import repository_root
 from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
@@ -203,7 +203,7 @@ class AssistantTools:
             try:
                 run = KernelRun(arguments, machine, budget, ("rules",), None)
                 run.on_progress = notify.progress
-                result, folder, _ = run.search(Target(path, kernel or None, file))
+                result, folder, _ = run.search(KernelTarget(path, kernel or None, file))
             finally:
                 machine.close()
             return result, folder

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.capture.recorded_spec import recorded_spec
 from engine.commands.defining_files import where_defined
 from engine.commands.options import memory_settings
-from engine.commands.targets import Target, expand
+from engine.commands.targets import KernelTarget, expand
 from engine.cuda.load import repository_root
 from engine.errors import OptimlError, UsageError
 from engine.llm.session import LlmSettings
@@ -45,7 +45,7 @@ class KernelRun:
         self.spec: tuple[KernelSpec, str | None] | None = None  # of the last search
         self.on_progress: Callable[[Progress], None] | None = None  # in the place of the terminal's line
 
-    def search(self, target: Target) -> tuple[OptimizationResult, Path, Path]:
+    def search(self, target: KernelTarget) -> tuple[OptimizationResult, Path, Path]:
         """The result, its folder and the repository's root. Raises as `optimize`, and OpenSpecError."""
         root = repository_root(target.file)
         with Live(self._budget, "reading the kernel and its spec", quiet=self._quiet) as live:
@@ -58,7 +58,7 @@ class KernelRun:
             return self._written(target, root, ready)
         return self._search(target, root, ready)
 
-    def _written(self, target: Target, root: Path, ready: ReadySpec) -> tuple[OptimizationResult, Path, Path]:
+    def _written(self, target: KernelTarget, root: Path, ready: ReadySpec) -> tuple[OptimizationResult, Path, Path]:
         """As `_search`, with the draft in the file; one that is refused is taken out again."""
         before = target.file.read_bytes()
         write_spec(target.file, ready.spec.kernel, ready.text, "comments")
@@ -73,7 +73,7 @@ class KernelRun:
         self._say(f"wrote the spec to {target.shown}")
         return found
 
-    def _search(self, target: Target, root: Path, ready: ReadySpec) -> tuple[OptimizationResult, Path, Path]:
+    def _search(self, target: KernelTarget, root: Path, ready: ReadySpec) -> tuple[OptimizationResult, Path, Path]:
         arguments, spec = self._arguments, ready.spec
         self.spec = spec, ready.spec_path
         config, _ = load_config(root)
@@ -109,7 +109,7 @@ class KernelRun:
             result, folder = optimize(options, self._machine, self.on_progress or live.update)
         return result, folder, root
 
-    def _say_assumed(self, target: Target, ready: ReadySpec) -> None:
+    def _say_assumed(self, target: KernelTarget, ready: ReadySpec) -> None:
         where = "a recorded launch" if ready.source == "recorded" else "the source"
         self._say(f"{target.shown}: no spec for '{ready.spec.kernel}', so one was drafted from {where}")
         for sentence in (*ready.notes, *ready.assumed):
@@ -122,7 +122,7 @@ class KernelRun:
             print(clean(text), file=sys.stderr)
 
 
-def all_kernels(targets: Sequence[Target]) -> list[Target]:
+def all_kernels(targets: Sequence[KernelTarget]) -> list[KernelTarget]:
     """One target for each kernel that is named, or that a file or folder holds. Raises UsageError."""
 
     def kernels(file: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.commands.again import go_on
 from engine.commands.options import check_memory, check_model_is_asked, parse_proposers
-from engine.commands.targets import Target, parse_targets
+from engine.commands.targets import KernelTarget, parse_targets
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.process.interrupt import Interrupt
 from engine.run.device_choice import choose_device
@@ -86,7 +86,7 @@ def machine_or_cluster(arguments: argparse.Namespace, held: ExitStack) -> Machin
 
 
 def _searched(
-    arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
+    arguments: argparse.Namespace, targets: Sequence[KernelTarget], budget: Budget, proposers: tuple[str, ...],
     settings: LlmSettings | None,
 ) -> int:  # fmt: skip
     # Rich loads for a tenth of a second, and bad input is refused before.
@@ -125,7 +125,7 @@ def print_one(arguments: argparse.Namespace, result: OptimizationResult, out: Pa
     print_result(result, out, root)
 
 
-def _each(arguments: argparse.Namespace, run: KernelRun, jobs: Sequence[Target], interrupt: Interrupt) -> int:
+def _each(arguments: argparse.Namespace, run: KernelRun, jobs: Sequence[KernelTarget], interrupt: Interrupt) -> int:
     """Search several kernels, each with the whole budget; one that cannot be searched does not stop the others."""
     results: list[OptimizationResult] = []
     failed: list[dict[str, object]] = []

@@ -13,7 +13,7 @@ from engine.commands.device_dispatch import Searched, dispatch_of
 from engine.commands.on_cluster import machines_per_device
 from engine.commands.one_kernel import KernelRun, all_kernels
 from engine.commands.optimize import RESULTS, print_one
-from engine.commands.targets import Target
+from engine.commands.targets import KernelTarget
 from engine.errors import OptimlError, UsageError
 from engine.llm.session import LlmSettings
 from engine.report.device_table import DeviceBest, plain, print_device_dispatch, print_device_table
@@ -23,7 +23,7 @@ from engine.search.progress import Budget
 
 
 def search(
-    arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
+    arguments: argparse.Namespace, targets: Sequence[KernelTarget], budget: Budget, proposers: tuple[str, ...],
     settings: LlmSettings | None,
 ) -> int:  # fmt: skip
     """A search on each kind of device, one after the other, with the whole budget; exit code 0, or 1 where one failed."""

@@ -14,7 +14,7 @@ _WITH_KERNEL = re.compile(rf"(.+\.(?:{NAMED})):([A-Za-z_][\w:<>, ]*)", re.DOTALL
 
 
 @dataclass(frozen=True)
-class Target:
+class KernelTarget:
     """One kernel of one file, or the file's only one. `shown` is the file as it was named."""
 
     file: Path
@@ -22,7 +22,7 @@ class Target:
     shown: str
 
 
-def parse_targets(names: Sequence[str], kernel: str | None) -> list[Target]:
+def parse_targets(names: Sequence[str], kernel: str | None) -> list[KernelTarget]:
     """Files and their kernels as named; folders stay folders. Raises UsageError for what is not there."""
     found = []
     for name in names:
@@ -34,27 +34,31 @@ def parse_targets(names: Sequence[str], kernel: str | None) -> list[Target]:
             raise UsageError("--kernel requires exactly one file", name, "write FILE:KERNEL")
         if not path.is_dir() and not path.is_file():
             raise UsageError("is not a regular file", str(path), "give a .cu file or a folder")
-        found.append(Target(path.resolve(), named or kernel, str(path)))
+        found.append(KernelTarget(path.resolve(), named or kernel, str(path)))
     return found
 
 
 def expand(
-    targets: Sequence[Target], kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]
-) -> list[Target]:
+    targets: Sequence[KernelTarget], kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]
+) -> list[KernelTarget]:
     """One target for each kernel: a file has one for each of its `kernels`, a folder those of its CUDA files that are `wanted`."""
-    found: dict[tuple[Path, str | None], Target] = {}
+    found: dict[tuple[Path, str | None], KernelTarget] = {}
     for target in targets:
         for one in _of(target, kernels, wanted):
             found.setdefault((one.file, one.kernel), one)
     return list(found.values())
 
 
-def _of(target: Target, kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]) -> list[Target]:
+def _of(
+    target: KernelTarget, kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]
+) -> list[KernelTarget]:
     if target.kernel is not None:
         return [target]
     if target.file.is_dir():
         files = sorted(p for p in target.file.rglob("*") if _may_define(p) and not _hidden(p, target.file))
-        found = [Target(file, name, str(file)) for file in files if wanted(file) for name in _readable(file, kernels)]
+        found = [
+            KernelTarget(file, name, str(file)) for file in files if wanted(file) for name in _readable(file, kernels)
+        ]
         if not found:
             raise UsageError(
                 "contains no kernel (no __global__ function)", target.shown, "give a folder with .cu files"
@@ -62,7 +66,7 @@ def _of(target: Target, kernels: Callable[[Path], Sequence[str]], wanted: Callab
         return found
     names = kernels(target.file)
     if len(names) > 1:
-        return [Target(target.file, name, target.shown) for name in names]
+        return [KernelTarget(target.file, name, target.shown) for name in names]
     return [target]
 
 

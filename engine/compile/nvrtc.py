@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_fo
 from engine.compile.resources import describe
 from engine.compile.toolkit import SWITCH, toolkit
 from engine.errors import CompileError, MachineError
-from engine.model import Binary, Resources
+from engine.model import Binary
 from engine.process import sandbox as _sandbox
+from engine.process.decode import decode
 from engine.process.pool import Crew
 from engine.process.sandbox import Limits, SandboxAccess
 from engine.process.worker_process import Worker, WorkerLost
@@ -32,7 +34,7 @@ _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each 
 _ANSWER_LIMIT = 256 << 20
 _WARM = Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",))
 _GET_NVCC = "NVRTC cannot compile this code; nvcc may: pip install 'optiml-cuda[nvcc]'"
-_MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
+_MALFORMED = (KeyError, TypeError, ValueError)
 
 
 class NvrtcCompiler:
@@ -133,33 +135,17 @@ class NvrtcCompiler:
 
     def _binary(self, translation: Translation, plain: Mapping[str, Any], cubin: bytes, *, cached: bool) -> Binary:
         """Raises one of `_MALFORMED` where `plain` is not what `describe` gives: it comes from a file or a worker."""
-        entries = tuple(map(str, plain["entries"]))
-        resources = tuple(Resources(*map(int, each)) for each in plain["resources"])
-        most_threads = tuple(None if most is None else int(most) for most in plain["most_threads"])
-        constants = tuple((str(name), int(size)) for name, size in plain["constants"])
-        if {len(resources), len(most_threads), translation.kernels or len(entries)} != {len(entries)}:
+        binary = decode(Binary, {**plain, "cubin": None, "arch": self.arch, "cached": cached})
+        entries = len(binary.entries)
+        if {len(binary.resources), len(binary.most_threads), translation.kernels or entries} != {entries}:
             raise ValueError("not one of each for every entry")
-        return Binary(
-            cubin=cubin,
-            arch=self.arch,
-            entries=entries,
-            resources=resources,
-            code_hash=str(plain["code_hash"]),
-            most_threads=most_threads,
-            kept_bytes=int(plain["kept_bytes"]),
-            clock_reads=int(plain["clock_reads"]),
-            block_atomics=int(plain["block_atomics"]),
-            lossy_indices=int(plain["lossy_indices"]),
-            constants=constants,
-            cached=cached,
-            log=str(plain["log"]),
-        )
+        return replace(binary, cubin=cubin)
 
     def _key(self, translation: Translation) -> str:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            10, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            11, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

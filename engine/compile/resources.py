@@ -28,16 +28,15 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str, *, kernels
                 f"the compiler did not report the resources of '{missing[0][:200]}'", path, log=clean_log(log)
             )
         return {
-            "entries": entries,
-            "resources": [tuple(vars(used[entry]).values()) for entry in entries],
+            "entries": list(entries),
+            "resources": [vars(used[entry]) for entry in entries],
             "code_hash": parsed.code_hash(entries),
             "most_threads": [parsed.most_threads(entry) for entry in entries],
             "kept_bytes": parsed.local_static_bytes,
             "clock_reads": parsed.clock_reads,
             "block_atomics": parsed.block_atomics,
             "lossy_indices": 0,  # for who has PTX beside it
-            "constants": [(name, parsed.variable_bytes(name)) for name in variables],
-            "log": clean_log(log),
+            "constants": [[name, parsed.variable_bytes(name)] for name in variables],
         }
     except CubinError as error:
         raise CompileError(error.what, path) from None

@@ -2,6 +2,6 @@
 
 from engine.cpu.cpu_machine import CpuMachine
 from engine.cpu.features import unsupported
-from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, FindingKind, Unsupported
+from engine.cpu.jobs import CpuBinary, CpuFinding, CpuJob, CpuRun, FindingKind, Unsupported
 
-__all__ = ["CpuBinary", "CpuJob", "CpuMachine", "CpuRun", "Finding", "FindingKind", "Unsupported", "unsupported"]
+__all__ = ["CpuBinary", "CpuFinding", "CpuJob", "CpuMachine", "CpuRun", "FindingKind", "Unsupported", "unsupported"]

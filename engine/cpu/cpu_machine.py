@@ -30,7 +30,7 @@ from engine.cpu.features import unsupported
 from engine.cpu.host_source import ENTRIES, file_name
 from engine.cpu.host_source import prepare as prepare_text
 from engine.cpu.job_files import write_jobs
-from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
+from engine.cpu.jobs import CpuBinary, CpuFinding, CpuJob, CpuRun, Unsupported
 from engine.cpu.object_lines import Lines
 from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
 from engine.cpu.sampled import SAMPLE_BYTES, Writes, read_writes
@@ -239,12 +239,12 @@ class CpuMachine:
         """As `run_many`, of binaries that trust each other."""
         return self._runs(runs, "screen", deadline_s)
 
-    def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
+    def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[CpuFinding, ...]:
         """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why.
 
         Jobs of large blocks cost a second each; of those only as many are looked at as fit the time, the ones with the most blocks.
         """
-        found: dict[tuple[object, ...], Finding] = {}
+        found: dict[tuple[object, ...], CpuFinding] = {}
         for run in self.race_runs([(binary, job) for job in _watched(jobs, self.jobs)], deadline_s=deadline_s):
             for finding in run.findings:
                 found.setdefault((finding.kind, finding.message), finding)
@@ -434,10 +434,10 @@ def _read_run(
         report = read_report(text, lines, names, elements, job.launches)
     how, said = ending.how, ending.said
     if how == "timeout":
-        report.findings.append(Finding("timeout", f"did not end in {ending.deadline_s:g} s"))
+        report.findings.append(CpuFinding("timeout", f"did not end in {ending.deadline_s:g} s"))
     elif (how != "ok" or not report.complete) and not report.findings:
         report.findings.append(
-            Finding("crash", f"the run ended with {how}" + (f": {said.strip()}" if said.strip() else ""))
+            CpuFinding("crash", f"the run ended with {how}" + (f": {said.strip()}" if said.strip() else ""))
         )
     outputs: dict[str, np.ndarray[Any, Any]] = {}
     at = start + MAX_RESULT_BYTES

@@ -31,7 +31,7 @@ class Unsupported(OptimlError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CpuFinding:
     """One thing wrong with a run. `message` is a sentence; `line` is of `file`, 0 where not known.
 
     `file` is "" for the kernel's own. `index` counts elements of `array` from its start. `thread` and `block` are (x, y, z).
@@ -98,7 +98,7 @@ class CpuRun:
     """
 
     outputs: Mapping[str, np.ndarray[Any, Any]]
-    findings: tuple[Finding, ...]
+    findings: tuple[CpuFinding, ...]
     counts: AccessCounts | None
     elapsed_s: float
     touched: Mapping[str, int] = field(default_factory=dict)

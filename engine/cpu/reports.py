@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from engine.cpu.condition_marks import MOST
-from engine.cpu.jobs import Finding, FindingKind
+from engine.cpu.jobs import CpuFinding, FindingKind
 from engine.cpu.object_lines import Lines
 from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
@@ -27,7 +27,7 @@ _SIGNALS = {7: "a bus error", 8: "an integer division by zero or overflow",
 class Report:
     """One job's report: findings, elements touched and written by buffer number, counts."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CpuFinding] = field(default_factory=list)
     touched: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)  # outcomes of marked conditions, as in CpuRun
@@ -109,7 +109,7 @@ def _message(kind: str, extra: str, access: _Access) -> str:
     return kind.replace("_", " ")
 
 
-def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[Finding, str]:
+def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[CpuFinding, str]:
     _, kind, *rest = words
     pc, line, array_number = (int(w) for w in rest[:3])
     shared_name = rest[3][:80]
@@ -128,17 +128,17 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     message = _message(kind, extra, _Access(write, array, index, size, elements, _at(line, file)))
     thread = (coordinates[0], coordinates[1], coordinates[2]) if has_thread else None
     block = (coordinates[3], coordinates[4], coordinates[5]) if has_thread else None
-    found = Finding(name, message, line, array, index if array else None, thread, block, step, file)
+    found = CpuFinding(name, message, line, array, index if array else None, thread, block, step, file)
     return found, f"{extra} {write}"
 
 
-def _join_races(sides: list[tuple[Finding, str]]) -> list[Finding]:
+def _join_races(sides: list[tuple[CpuFinding, str]]) -> list[CpuFinding]:
     """Two sides of a race as one finding; the same pair of lines only once."""
-    groups: dict[str, list[tuple[Finding, str]]] = {}
+    groups: dict[str, list[tuple[CpuFinding, str]]] = {}
     for found, extra in sides:
         match = re.match(r"race_(\d+)_", extra)
         groups.setdefault(match[1] if match else extra, []).append((found, extra))
-    result: dict[tuple[object, ...], Finding] = {}
+    result: dict[tuple[object, ...], CpuFinding] = {}
     for group in groups.values():
         first, _ = group[0]
         array = next((f.array for f, _ in group if f.array), "")
@@ -148,7 +148,7 @@ def _join_races(sides: list[tuple[Finding, str]]) -> list[Finding]:
             parts[1] = parts[1].replace("one thread", "another")
         what = f"'{array}'" if array else "a variable"
         message = f"race on {what}: {', '.join(parts)}, with no order between them"
-        found = Finding("race", message, first.line, array, first.index, None, None, first.step, first.file)
+        found = CpuFinding("race", message, first.line, array, first.index, None, None, first.step, first.file)
         result.setdefault((array, *sorted(f.line for f, _ in group)), found)
     return list(result.values())
 
@@ -161,7 +161,7 @@ def read_report(
     `names` and `elements` are the buffers' names and element sizes in bytes, by number.
     """
     report = Report()
-    races: list[tuple[Finding, str]] = []
+    races: list[tuple[CpuFinding, str]] = []
     steps: dict[int, list[int]] = {}
     sites: list[list[int]] = []
     for row in text.splitlines()[:_MOST_LINES]:

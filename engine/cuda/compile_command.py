@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from engine.cuda.compile_options import Options, inside, read_options, words_of
+from engine.cuda.compile_options import CompilerArguments, inside, read_options, words_of
 from engine.cuda.load import add_headers, including_files, may_include, read_below, source_files
 from engine.errors import OptimlError, SourceError
 from engine.settings.config import Config, load_config
@@ -78,7 +78,7 @@ class Project:
         if call is None and (path.endswith(HEADERS) or self._is_part(path)):
             unit = self._includer(path)
             origin, call = self._calls.get(unit, ("", None))
-        found = Options() if call is None else self._options(call)
+        found = CompilerArguments() if call is None else self._options(call)
         settings = self.config.compile
         include = dict.fromkeys((*settings.include, *found.include))
         defines = {d.partition("=")[0]: d for d in (*found.defines, *settings.define)}
@@ -91,7 +91,7 @@ class Project:
             tuple(include), tuple(defines.values()), settings.std or found.std, unit, origin, tuple(notes)
         )
 
-    def _options(self, call: _Call) -> Options:
+    def _options(self, call: _Call) -> CompilerArguments:
         return read_options(call.arguments, call.directory, self.root, lambda path: _read(self.root, path, _MAX_BYTES))
 
     @cached_property

@@ -38,7 +38,7 @@ _STANDARDS = {
 
 
 @dataclass(frozen=True)
-class Options:
+class CompilerArguments:
     """What the arguments of one compiler call say of headers, macros and the standard.
 
     `include` are folders relative to the root; `std` is "" where none is given. `notes` are sentences on what was left out.
@@ -58,7 +58,9 @@ def words_of(command: str) -> list[str] | None:
         return None
 
 
-def read_options(arguments: Sequence[str], directory: str, root: Path, read: Callable[[str], bytes | None]) -> Options:
+def read_options(
+    arguments: Sequence[str], directory: str, root: Path, read: Callable[[str], bytes | None]
+) -> CompilerArguments:
     """The options in a call's arguments, the compiler's own name first.
 
     `directory` is where the call runs; folders outside of `root` are left out. `read` gives the bytes of a file of the
@@ -66,7 +68,7 @@ def read_options(arguments: Sequence[str], directory: str, root: Path, read: Cal
     """
     arguments, other = _without_compiler(arguments)
     if other:
-        return Options(notes=(f"the options of '{other[:60]}' are ignored: it is not a CUDA compiler",))
+        return CompilerArguments(notes=(f"the options of '{other[:60]}' are ignored: it is not a CUDA compiler",))
     base = Path(os.path.realpath(root))
     include: dict[str, None] = {}
     defines: dict[str, str] = {}
@@ -93,7 +95,7 @@ def read_options(arguments: Sequence[str], directory: str, root: Path, read: Cal
         notes[f"{outside} include folders outside the repository are ignored"] = None
     if unread:
         notes[f"{unread} macros whose values are neither numbers nor names are ignored"] = None
-    return Options(tuple(include), tuple(defines.values()), std, tuple(notes))
+    return CompilerArguments(tuple(include), tuple(defines.values()), std, tuple(notes))
 
 
 def inside(base: Path, directory: str, path: str) -> str | None:

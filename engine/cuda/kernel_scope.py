@@ -24,7 +24,7 @@ _MAX_STEPS = 8
 
 
 @dataclass(frozen=True)
-class Use:
+class ElementAccess:
     """One access to an element of an array that a parameter points to.
 
     `index` counts elements from the parameter's value; None where it cannot be told.
@@ -49,7 +49,7 @@ class Scope:
         self.constant = {m[1].decode() for m in _CONSTANT.finditer(unit.data)}
         self.declared: dict[str, list[Declared]] = {}
         self._starts: dict[str, tuple[str, Polynomial | None] | None] = {}
-        self._uses: dict[int, list[Use] | None] = {}
+        self._uses: dict[int, list[ElementAccess] | None] = {}
         self._source = unit.data, unit.path
         self._homes: dict[
             int, tuple[Node, Node]
@@ -168,13 +168,13 @@ class Scope:
         at = self.index(children(indices)[0])
         return origin[0], origin[1].plus(at) if origin[1] is not None and at is not None else None
 
-    def uses(self, node: Node) -> list[Use] | None:
+    def uses(self, node: Node) -> list[ElementAccess] | None:
         """Every access below the node; None where one cannot be told (unknown array, a pointer handed on)."""
         if node.id not in self._uses:
             self._uses[node.id] = self._found(node)
         return self._uses[node.id]
 
-    def _found(self, node: Node) -> list[Use] | None:
+    def _found(self, node: Node) -> list[ElementAccess] | None:
         found = []
         accounted: set[int] = set()  # where the names stand that an access starts from
         for n in walk(node):
@@ -191,7 +191,7 @@ class Scope:
             if n.parent is not None and n.parent.type == "pointer_expression" and self._defines(n):
                 continue  # `&x[i]` that only starts another pointer touches nothing
             reads, writes = _direction(n)
-            found.append(Use(origin[0], origin[1], writes, reads, n))
+            found.append(ElementAccess(origin[0], origin[1], writes, reads, n))
         for n in walk(node):
             if n.type != "identifier" or not self._pointer(n):
                 continue

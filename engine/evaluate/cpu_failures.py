@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.compile.built import Built, NotBuilt
-from engine.cpu import Finding
+from engine.cpu import CpuFinding
 from engine.model import Evaluation, Failure, Outcome
 
 OUTCOMES = {
@@ -18,7 +18,7 @@ OUTCOMES = {
 }  # fmt: skip
 
 
-def refused(evaluation: Evaluation, finding: Finding, case: str) -> Evaluation:
+def refused(evaluation: Evaluation, finding: CpuFinding, case: str) -> Evaluation:
     failure = Failure(finding.message, case=case, argument=finding.array or "", index=finding.index, line=finding.line)
     return replace(evaluation, outcome=OUTCOMES[finding.kind], failure=failure)
 

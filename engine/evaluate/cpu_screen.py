@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
-from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
+from engine.cpu import CpuBinary, CpuFinding, CpuJob, CpuMachine, CpuRun, Unsupported
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.added_conditions import AddedConditions
@@ -277,7 +277,7 @@ class CpuScreen:
 
     def _race_findings(
         self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[CpuFinding, ...]:
         """ThreadSanitizer's findings on these cases with their inputs, in several orders of threads."""
         jobs = [self._job(built, case, (b, v), i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
         return self._machine.races(built.extra, jobs)

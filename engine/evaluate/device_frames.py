@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.compile.built import Built, SizesKey
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError, SourceError, SpecError
-from engine.model import Binary, Evaluation, LaunchConfig, Measurement, Program, Resources
+from engine.model import Binary, Evaluation, LaunchConfig, Measurement, Program
 from engine.predict.footprint import Footprint
 from engine.process import wire
 from engine.process.decode import NotThis, decode
@@ -32,16 +31,7 @@ class BuiltHead:
     expressions: tuple[str, ...]
     launches: tuple[tuple[LaunchConfig, ...], ...]
     further: tuple[tuple[SizesKey, tuple[LaunchConfig, ...]], ...]
-    arch: str
-    entries: tuple[str, ...]
-    resources: tuple[Resources, ...]
-    code_hash: str
-    most_threads: tuple[int | None, ...]
-    kept_bytes: int
-    clock_reads: int
-    block_atomics: int
-    lossy_indices: int
-    constants: tuple[tuple[str, int], ...]
+    binary: Binary
     stage_s: Mapping[str, float]
     by_rules: bool
 
@@ -119,13 +109,11 @@ def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[byt
     """A built candidate as a head and blobs; of its files those that differ from the original's."""
     files = built.program.files
     changed = [name for name in files if original is None or original.files.get(name) != files[name]]
-    binary = built.binary
     head = BuiltHead(
-        tuple(changed), built.expressions, built.launches, tuple(built.further.items()), binary.arch, binary.entries,
-        binary.resources, binary.code_hash, binary.most_threads, binary.kept_bytes, binary.clock_reads,
-        binary.block_atomics, binary.lossy_indices, binary.constants, dict(built.stage_s), built.by_rules,
+        tuple(changed), built.expressions, built.launches, tuple(built.further.items()), built.binary, dict(built.stage_s),
+        built.by_rules,
     )  # fmt: skip
-    return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
+    return head, [*(files[name] for name in changed), built.text.encode(), built.binary.cubin]
 
 
 def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kernel_file: str) -> Built:
@@ -135,10 +123,7 @@ def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kern
     changed = {name: blobs.pop(0) for name in head.files}
     text, cubin = blobs.pop(0), blobs.pop(0)
     program = original.replace(changed) if original is not None else Program(changed, kernel_file)
-    binary = Binary(
-        cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads,
-        head.block_atomics, head.lossy_indices, head.constants,
-    )  # fmt: skip
+    binary = replace(head.binary, cubin=cubin)
     slice_text = text.decode("utf-8", "replace")
     return Built(
         program, slice_text, head.expressions, binary, head.launches, head.stage_s, dict(head.further), head.by_rules
@@ -159,7 +144,7 @@ def raised(problem: Problem) -> OptimlError:
 def pack(message: Request | Reply, blobs: Sequence[bytes] = ()) -> bytes:
     """A message as one frame."""
     try:
-        return wire.pack(_encode(message).encode(), blobs)
+        return wire.pack(wire.to_json(message, finite=True), blobs)
     except ValueError:
         return wire.pack(_finite(dataclasses.asdict(message)), blobs)
 
@@ -174,14 +159,6 @@ def read_reply(frame: bytes) -> Reply:
     """An answer, of a bounded size. Raises WireError, NotThis."""
     header, _ = wire.unpack(frame)
     return decode(Reply, header)
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    """What `dataclasses.asdict` makes, without the copies: it took a third of what a search does for a candidate of another device."""
-    return {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields).encode
 
 
 def _finite(plain: Any) -> Any:

@@ -14,7 +14,7 @@ from engine.settings.config import TOOLS, Guardrails
 if TYPE_CHECKING:
     from engine.gpu.sanitize import Sanitized
     from engine.model import Refusal
-    from engine.predict.targets import Figures
+    from engine.predict.targets import TargetParameters
 
 _SLOWER, _SPILLS = "no case more than", "register spills and local memory"
 SPEED = (_SLOWER, _SPILLS)  # how the names of those begin that say nothing of correctness
@@ -95,7 +95,9 @@ def sanitizers(
     return tuple(found)
 
 
-def fits(resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfig]], figures: Figures) -> Guardrail:
+def fits(
+    resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfig]], figures: TargetParameters
+) -> Guardrail:
     """Threads, registers and shared memory of every launch within a target's limits: one block at least can run."""
     arch = figures.target.arch
     name = f"threads and shared memory within the limits of {arch}"

@@ -49,7 +49,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Draft:
+class StrategyDraft:
     """What one strategy became. `ending` names how it ended: an `Outcome`, or the fault that left nothing to try."""
 
     strategy: AuthorStrategy
@@ -136,11 +136,11 @@ class Author:
         reference: str,
         place: Workplace,
         test: Callable[[Program], TriedKernel],
-    ) -> Draft:
+    ) -> StrategyDraft:
         """Plan, write, test, and send back what failed a few times. Every fault is a value here."""
         about = f"{_digest(task)}/{strategy.name}"
         plan, idea, requests = "", "", 0
-        last: Draft | None = None
+        last: StrategyDraft | None = None
         try:
             requests += 1
             plan = self._ask(
@@ -156,13 +156,15 @@ class Author:
                 try:
                     suggestion, program = place_kernel(answer, place)
                 except EditError as error:
-                    last = Draft(strategy, error.fault.value, error.what, plan, idea, requests=requests, repairs=repair)
+                    last = StrategyDraft(
+                        strategy, error.fault.value, error.what, plan, idea, requests=requests, repairs=repair
+                    )
                     told = self._prompts.repair(f"{error.what}{'; ' + error.do if error.do else ''}")
                 else:
                     idea = plain(suggestion.idea)
                     tried = test(program)
                     reason = tried.failure.reason if tried.failure else ""
-                    last = Draft(
+                    last = StrategyDraft(
                         strategy,
                         tried.outcome.value,
                         reason,
@@ -179,12 +181,12 @@ class Author:
                 messages = (*messages, _said(answer), told)
                 label = f"{about}/repair/{repair + 1}/{hashlib.sha256(answer.encode()).hexdigest()[:12]}"
         except Deferred:
-            return Draft(
+            return StrategyDraft(
                 strategy, Fault.DEFERRED.value, "its request is waiting in the batch", plan, idea, requests=requests
             )
         except ChatError as error:
             if last is None or last.tried is None:
-                return Draft(strategy, error.fault.value, error.what, plan, idea, requests=requests)
+                return StrategyDraft(strategy, error.fault.value, error.what, plan, idea, requests=requests)
         assert last is not None
         return last
 

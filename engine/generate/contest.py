@@ -13,7 +13,7 @@ from engine.compile.built import Built, NotBuilt
 from engine.cuda.edit import edit_program
 from engine.errors import MachineError, OptimlError, RefusedError
 from engine.evaluate.evaluator import Evaluator
-from engine.generate.author import Draft, propose_kernel, workplace
+from engine.generate.author import StrategyDraft, propose_kernel, workplace
 from engine.generate.trial import Trial
 from engine.llm.answers import EditError
 from engine.model import Evaluation, Outcome, Program
@@ -34,7 +34,7 @@ _TIMED = (Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERE
 class Candidate:
     """A right kernel on the yardstick's file: verified and timed against it."""
 
-    draft: Draft
+    draft: StrategyDraft
     program: Program
     proposal: Proposal | None  # None: the yardstick
     built: Built
@@ -59,7 +59,7 @@ class Contest:
         self._trial, self._notes = trial, notes
         self.device: dict[str, Any] = {"arch": machine.arch}
 
-    def yardstick(self, right: Sequence[Draft]) -> tuple[Evaluator, Candidate]:
+    def yardstick(self, right: Sequence[StrategyDraft]) -> tuple[Evaluator, Candidate]:
         """The simplest right kernel as the original of an evaluator. Raises RefusedError where none can be one."""
         refusal: OptimlError | None = None
         simple = sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
@@ -84,7 +84,7 @@ class Contest:
             f"no correct kernel can be the baseline: {refusal.what}", refusal.where, "describe the task in other words"
         )
 
-    def candidate(self, evaluator: Evaluator, yardstick: Candidate, draft: Draft) -> Candidate | None:
+    def candidate(self, evaluator: Evaluator, yardstick: Candidate, draft: StrategyDraft) -> Candidate | None:
         """A right kernel on the yardstick's file, verified and timed; None where it cannot stand there (a note says why)."""
         assert draft.written is not None
         place = workplace(yardstick.program, self._spec, self._machine.target, yardstick.program)
@@ -163,7 +163,7 @@ class Contest:
         return result, yardstick.program.replace(files)
 
 
-def _length(draft: Draft) -> int:
+def _length(draft: StrategyDraft) -> int:
     assert draft.written is not None
     return len(" ".join(draft.written.suggestion.kernel.split()))
 

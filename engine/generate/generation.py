@@ -24,7 +24,7 @@ from typing import Any
 from engine.cuda.load import load_program
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
 from engine.evaluate.guardrails import LIMITS
-from engine.generate.author import DRAFTS, Author, Deferred, Draft, workplace
+from engine.generate.author import DRAFTS, Author, Deferred, StrategyDraft, workplace
 from engine.generate.contest import Candidate, Contest, distinct, stem
 from engine.generate.generation_result import RESULT, GenerationResult, StrategyResult, write
 from engine.generate.messages import Prompts
@@ -88,7 +88,7 @@ class Told:
     """What a person is told while it runs. Each may be called from any thread."""
 
     step: Callable[[str], None] = lambda text: None
-    draft: Callable[[Draft], None] = lambda draft: None
+    draft: Callable[[StrategyDraft], None] = lambda draft: None
     reference: Callable[[Reference, int], None] = lambda reference, drafts: None
     progress: Callable[[Progress], None] = lambda progress: None
 
@@ -260,7 +260,7 @@ class _GenerationRun:
                 f"no kernel spec can be made from the task: {error.what}", "", "describe it in other words"
             ) from None
 
-    def _drafts(self, author: Author, prompts: Prompts) -> list[Draft]:
+    def _drafts(self, author: Author, prompts: Prompts) -> list[StrategyDraft]:
         """Every strategy's kernel, asked for side by side."""
         o = self._options
         place = workplace(self.skeleton, self.spec, self._machine.target, self.skeleton)
@@ -274,7 +274,7 @@ class _GenerationRun:
         reference = self.reference.source.decode("utf-8", "replace")
         self._told.step(f"asking {len(o.strategies)} strateg{'y' if len(o.strategies) == 1 else 'ies'}")
 
-        def one(strategy: AuthorStrategy) -> Draft:
+        def one(strategy: AuthorStrategy) -> StrategyDraft:
             draft = author.draft(self.task, strategy, reference, place, self.trial)
             self._told.draft(draft)
             return draft
@@ -289,7 +289,7 @@ class _GenerationRun:
 
     # ---- the competition
 
-    def _compete(self, author: Author, drafts: Sequence[Draft]) -> GenerationResult:
+    def _compete(self, author: Author, drafts: Sequence[StrategyDraft]) -> GenerationResult:
         right = [d for d in drafts if d.right]
         if not right:
             counts = ", ".join(f"{d.strategy.name}: {d.ending.replace('_', ' ')}" for d in drafts)
@@ -340,7 +340,7 @@ class _GenerationRun:
     # ---- the end
 
     def _written(
-        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate],
+        self, author: Author, drafts: Sequence[StrategyDraft], candidates: Sequence[Candidate],
         choices: Sequence[_Choice], searched: OptimizationResult | None,
     ) -> GenerationResult:  # fmt: skip
         """Hold the choices against the reference once more, on fresh inputs; write the first that agrees."""
@@ -362,7 +362,7 @@ class _GenerationRun:
         )
 
     def _result(
-        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate], ending: _Ending
+        self, author: Author, drafts: Sequence[StrategyDraft], candidates: Sequence[Candidate], ending: _Ending
     ) -> GenerationResult:
         o, chosen, searched, verdict = self._options, ending.chosen, ending.searched, ending.verdict
         written = ""
@@ -405,7 +405,7 @@ class _GenerationRun:
         write(result, o.work)
         return result
 
-    def _strategy(self, draft: Draft, candidates: Sequence[Candidate], best: str) -> StrategyResult:
+    def _strategy(self, draft: StrategyDraft, candidates: Sequence[Candidate], best: str) -> StrategyResult:
         name = draft.strategy.name
         file = ""
         if draft.written is not None:
@@ -437,7 +437,7 @@ class _GenerationRun:
             time_us={c.case: c.original_us if is_original else c.candidate_us for c in measurement.cases},
         )  # fmt: skip
 
-    def _verdict(self, chosen: _Choice, drafts: Sequence[Draft]) -> str:
+    def _verdict(self, chosen: _Choice, drafts: Sequence[StrategyDraft]) -> str:
         right = sum(d.right for d in drafts)
         known = "matches the reference" if self.reference.confirmed else "matches a reference that no person confirmed"
         how = "measured" if self._machine.mode == "measured" else f"predicted for {self._machine.arch}, not measured"

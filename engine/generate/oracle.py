@@ -217,7 +217,7 @@ def _given(flat: NDArray[Any], dtype: DType, *, wide: bool) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Known:
+class ReferenceCheck:
     """One check with what the reference makes of it. `narrow` is in storage types, `wide` in float64 (integers as they are)."""
 
     index: int  # of the spec's check cases, then its timing cases
@@ -232,7 +232,7 @@ class Known:
     unstable: bool = False  # the reference in the kernel's precision is itself further off than a kernel may be
 
 
-def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Sequence[Check]) -> list[Known]:
+def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Sequence[Check]) -> list[ReferenceCheck]:
     """Draw the inputs of each check and ask the reference; several of them must agree, or the first difference is the error.
 
     The least rounding error among them counts, so that no draft can widen what a kernel is allowed. Inputs of other families than the
@@ -243,7 +243,7 @@ def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Seq
     for check in checks:
         case = (*spec.check, *spec.time)[check.case]
         buffers, values = poisoned(spec, case, check.seed, check.family), scalars(spec, case)
-        asked = Known(check.case, case, check.family, check.seed, buffers, values, {}, {}, {})
+        asked = ReferenceCheck(check.case, case, check.family, check.seed, buffers, values, {}, {}, {})
         answers = []
         for oracle in oracles:
             wide = oracle.ask(task, case, buffers, values, wide=True)
@@ -267,7 +267,7 @@ def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Seq
     return found
 
 
-def repeats(spec: KernelSpec, task: Task, oracle: Oracle, known: Known) -> None:
+def repeats(spec: KernelSpec, task: Task, oracle: Oracle, known: ReferenceCheck) -> None:
     """Ask the same question again. Raises ReferenceError_ where the reference disagrees with itself."""
     again = oracle.ask(task, known.case, known.buffers, known.scalars, wide=True)
     # Its own rounding error says nothing here: twice the same computation gives the same.
@@ -296,7 +296,7 @@ def _stored(task: Task, answers: Arrays) -> dict[str, NDArray[Any]]:
     return kept
 
 
-def _answered(task: Task, asked: Known, narrow: Arrays, wide: Arrays) -> Known:
+def _answered(task: Task, asked: ReferenceCheck, narrow: Arrays, wide: Arrays) -> ReferenceCheck:
     """A check with the answers of a reference."""
     stored = _stored(task, narrow)
     lost = np.finfo(np.float64).eps * _largest(task, asked.buffers)
@@ -332,7 +332,7 @@ def _largest(task: Task, buffers: Arrays) -> float:
     return most
 
 
-def compare(spec: KernelSpec, task: Task, known: Known, got: Arrays) -> Failure | None:
+def compare(spec: KernelSpec, task: Task, known: ReferenceCheck, got: Arrays) -> Failure | None:
     """Where outputs (in storage types) are further from the reference than the tolerance; None when nowhere."""
     for argument in task.outputs:
         name = argument.name

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.compile.built import Built
 from engine.compile.cubin import find_tool
-from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding, Unsupported
+from engine.cpu import CpuBinary, CpuFinding, CpuJob, CpuMachine, Unsupported
 from engine.errors import CompileError, MachineError, OptimlError
 from engine.evaluate.build import Builder, BuildOptions
-from engine.generate.oracle import Known, compare
+from engine.generate.oracle import ReferenceCheck, compare
 from engine.generate.task import Task
 from engine.gpu.runner import DeviceFault, GpuRunner, WorkerStart
 from engine.gpu.sanitize import TOOLS, sanitize
@@ -73,9 +73,9 @@ class Runs(Protocol):
 
     def start(self, built: Built) -> Built: ...
 
-    def outputs(self, built: Built, known: Sequence[Known]) -> Sequence[Arrays]: ...
+    def outputs(self, built: Built, known: Sequence[ReferenceCheck]) -> Sequence[Arrays]: ...
 
-    def races(self, built: Built, known: Sequence[Known]) -> str: ...
+    def races(self, built: Built, known: Sequence[ReferenceCheck]) -> str: ...
 
     def close(self) -> None: ...
 
@@ -100,10 +100,10 @@ class CpuRuns:
             raise _Stopped(Outcome.COMPILE_ERROR, Failure(error.what)) from None
         return replace(built, extra=binary)
 
-    def _jobs(self, built: Built, known: Sequence[Known]) -> list[CpuJob]:
+    def _jobs(self, built: Built, known: Sequence[ReferenceCheck]) -> list[CpuJob]:
         return [CpuJob(built.launches[k.index], k.buffers, k.scalars, i % _ORDERS) for i, k in enumerate(known)]
 
-    def outputs(self, built: Built, known: Sequence[Known]) -> Sequence[Arrays]:
+    def outputs(self, built: Built, known: Sequence[ReferenceCheck]) -> Sequence[Arrays]:
         """The outputs of each check. The first runs alone: a kernel that never ends costs its deadline once."""
         binary: CpuBinary = built.extra
         jobs = self._jobs(built, known)
@@ -117,13 +117,13 @@ class CpuRuns:
                 found.append(run.outputs)
         return found
 
-    def _stray(self, finding: Finding, known: Known) -> _Stopped:
+    def _stray(self, finding: CpuFinding, known: ReferenceCheck) -> _Stopped:
         failure = Failure(
             finding.message, known.case.name, finding.array or "", finding.index, line=finding.line or None
         )
         return _Stopped(_KINDS.get(finding.kind, Outcome.MEMORY_ERROR), failure)
 
-    def races(self, built: Built, known: Sequence[Known]) -> str:
+    def races(self, built: Built, known: Sequence[ReferenceCheck]) -> str:
         """The first data race that ThreadSanitizer finds, "" where none or where it cannot look."""
         if self._machine.degraded:
             return ""
@@ -159,7 +159,7 @@ class GpuRuns:
             ) from None
         return built
 
-    def outputs(self, built: Built, known: Sequence[Known]) -> Sequence[Arrays]:
+    def outputs(self, built: Built, known: Sequence[ReferenceCheck]) -> Sequence[Arrays]:
         """The outputs of each check."""
         found = []
         for one in known:
@@ -173,7 +173,7 @@ class GpuRuns:
             found.append(outputs)
         return found
 
-    def races(self, built: Built, known: Sequence[Known]) -> str:
+    def races(self, built: Built, known: Sequence[ReferenceCheck]) -> str:
         """The first report of compute-sanitizer, "" where none or where it is not there."""
         tool = find_tool("compute-sanitizer")
         if tool is None:
@@ -194,14 +194,20 @@ class Trial:
     """Tries generated kernels of one task. `known` are checks with the reference's answers. Thread-safe: one at a time runs."""
 
     def __init__(
-        self, task: Task, spec: KernelSpec, root: Path, machine: Machine, skeleton: Program, known: Sequence[Known]
+        self,
+        task: Task,
+        spec: KernelSpec,
+        root: Path,
+        machine: Machine,
+        skeleton: Program,
+        known: Sequence[ReferenceCheck],
     ) -> None:
         self._task, self._spec, self._root, self._machine = task, spec, root, machine
         self._skeleton, self._known = skeleton, tuple(known)
         self._runs: Runs = (GpuRuns if machine.mode == "measured" else CpuRuns)(spec, machine)
         self._lock = threading.Lock()
 
-    def __call__(self, program: Program, known: Sequence[Known] | None = None) -> TriedKernel:
+    def __call__(self, program: Program, known: Sequence[ReferenceCheck] | None = None) -> TriedKernel:
         """Screen, build and run a program on every check, and look for races; or run it on the checks that are given."""
         begin = time.monotonic()
         tried = self._tried(program, self._known if known is None else known)
@@ -209,7 +215,7 @@ class Trial:
             tried = self._raced(tried)
         return replace(tried, elapsed_s=time.monotonic() - begin)
 
-    def _tried(self, program: Program, known: Sequence[Known]) -> TriedKernel:
+    def _tried(self, program: Program, known: Sequence[ReferenceCheck]) -> TriedKernel:
         try:
             reason = screen(self._skeleton, program, self._spec)
             if reason:

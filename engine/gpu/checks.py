@@ -44,7 +44,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchedInputs:
     """Where the board has the hashes of the inputs before and after a run, and what became of the guard zones."""
 
     before: slice
@@ -154,7 +154,7 @@ class Checker:
                 )
         return self.compare([(self.buffers(run.index).main, run.index, run.family) for run in wave], wave[0].seed & 1)
 
-    def _watched(self, runs: Sequence[Run], *, widen: Sequence[bool]) -> tuple[list[Watch], Words]:
+    def _watched(self, runs: Sequence[Run], *, widen: Sequence[bool]) -> tuple[list[WatchedInputs], Words]:
         """Make runs of different cases on fresh inputs, with all that tells whether one strays; what the board says of them.
 
         Nothing is looked at before the last has run: one run must not be able to undo what a look at another has found.
@@ -169,7 +169,7 @@ class Checker:
         for run in runs:
             run.call(self.stream)
         after = self.replays.run(("after", what), lambda: [self._look(index) for index, _, _ in what])
-        watches = [Watch(hashes, *found) for hashes, found in zip(before, after, strict=True)]
+        watches = [WatchedInputs(hashes, *found) for hashes, found in zip(before, after, strict=True)]
         return watches, self.tools.board.read()
 
     def _prepare(self, index: int, family: str, doubles: bool, poison: int | None) -> slice:
@@ -187,7 +187,7 @@ class Checker:
         buffers = self.buffers(index)
         return buffers.hash_inputs(), buffers.main.watch()
 
-    def _strayed(self, run: Run, watch: Watch, words: Words) -> tuple[str | None, str | None]:
+    def _strayed(self, run: Run, watch: WatchedInputs, words: Words) -> tuple[str | None, str | None]:
         """Which guard zone a run touched, which input it changed."""
         buffers = self.buffers(run.index)
         return buffers.main.touched(watch.zones, words), buffers.changed_input(watch.before, watch.after, words)

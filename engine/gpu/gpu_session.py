@@ -12,7 +12,8 @@ from engine.gpu.checks import Checker, Run
 from engine.gpu.device import Call, Loaded, Tools
 from engine.gpu.outputs import run_on
 from engine.model import LaunchConfig
-from engine.spec.plain import as_spec
+from engine.process.decode import decode
+from engine.spec.kernel_spec import KernelSpec
 from engine.verify.defences import Defences
 
 _IN_A_ROW = 30
@@ -81,7 +82,7 @@ class DeviceSession:
     """What the worker knows of the spec under work."""
 
     def __init__(self, tools: Any, header: dict[str, Any], blobs: list[bytes]) -> None:
-        self.spec = as_spec(header["spec"])
+        self.spec = decode(KernelSpec, header["spec"])
         original = Loaded(blobs[0], header["entries"], header["constants"])
         wide = Loaded(blobs[1], header["wide_entries"], header["wide_constants"]) if header["wide_entries"] else None
         self.launches = _launches(header["launches"])

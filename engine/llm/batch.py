@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import MachineError, UsageError
-from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, TokenUsage
 from engine.llm.openai_client import read_completion
 
 REQUESTS, RESPONSES, INDEX = "requests.jsonl", "responses.jsonl", "index.jsonl"
@@ -74,13 +74,18 @@ class BatchClient:
             if name not in self._open:
                 self._add(name, request)
         raise ChatError(
-            "the prompt is waiting in the batch", str(self._folder / REQUESTS), fault=Fault.DEFERRED, usage=Usage(0, 0)
+            "the prompt is waiting in the batch",
+            str(self._folder / REQUESTS),
+            fault=Fault.DEFERRED,
+            usage=TokenUsage(0, 0),
         )
 
     def _add(self, name: str, request: ChatRequest) -> None:
         line = json.dumps(request_line(name, request, self._model)) + "\n"
         if len(self._open) >= _MOST_REQUESTS or self._bytes + len(line) > _MOST_BYTES:
-            raise ChatError("the batch is full", str(self._folder / REQUESTS), fault=Fault.BUDGET, usage=Usage(0, 0))
+            raise ChatError(
+                "the batch is full", str(self._folder / REQUESTS), fault=Fault.BUDGET, usage=TokenUsage(0, 0)
+            )
         self._open[name] = line
         self._bytes += len(line)
         try:
@@ -153,5 +158,7 @@ def _answered(line: Mapping[str, Any], request: ChatRequest, model: str) -> Chat
     body = response.get("body")
     if line.get("error") is not None or status != 200 or not isinstance(body, dict):
         code = status if type(status) is int else 0
-        raise ChatError("the batch failed for this prompt", fault=Fault.SERVER_ERROR, status=code, usage=Usage(0, 0))
+        raise ChatError(
+            "the batch failed for this prompt", fault=Fault.SERVER_ERROR, status=code, usage=TokenUsage(0, 0)
+        )
     return read_completion(body, request, model=model)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage, estimated_tokens
+from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, TokenUsage, estimated_tokens
 
 _LIMIT = re.compile(r"(\d+(?:\.\d+)?)\s*(usd|tok)", re.I)
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
@@ -25,7 +25,7 @@ class Price:
     prompt_usd: float
     completion_usd: float
 
-    def usd(self, usage: Usage) -> float:
+    def usd(self, usage: TokenUsage) -> float:
         """What one exchange costs in US dollars."""
         return (usage.prompt_tokens * self.prompt_usd + usage.completion_tokens * self.completion_usd) / 1e6
 
@@ -85,13 +85,13 @@ class LlmBudget:
         self._price = price
         self._lock = threading.Condition()
         self._ratio: float | None = None  # the server's tokens of a prompt over our estimate, the greatest seen
-        self._under_way: list[Usage] = []
+        self._under_way: list[TokenUsage] = []
         self._requests = self._prompt = self._completion = self._estimated = 0
 
     @property
     def spent(self) -> Spent:
         with self._lock:
-            usage = Usage(self._prompt, self._completion)
+            usage = TokenUsage(self._prompt, self._completion)
             usd = self._price.usd(usage) if self._price else None
             return Spent(self._requests, self._prompt, self._completion, usd, self._estimated)
 
@@ -104,7 +104,7 @@ class LlmBudget:
     def _full(self) -> bool:
         prompt = self._prompt + sum(u.prompt_tokens for u in self._under_way)
         completion = self._completion + sum(u.completion_tokens for u in self._under_way)
-        usage = Usage(prompt, completion)
+        usage = TokenUsage(prompt, completion)
         if self._limit.tokens is not None and usage.tokens >= self._limit.tokens:
             return True
         return self._limit.usd is not None and self._price is not None and self._price.usd(usage) >= self._limit.usd
@@ -116,7 +116,7 @@ class LlmBudget:
         with self._lock:
             while self._ratio is None and self._under_way and self._limit != Limit():
                 self._lock.wait()
-            reserved = Usage(math.ceil(estimate * max(1.0, self._ratio or 1.0)), request.max_tokens)
+            reserved = TokenUsage(math.ceil(estimate * max(1.0, self._ratio or 1.0)), request.max_tokens)
             if self._full():
                 raise ChatError("the budget for the model is spent", do="raise --llm-budget", fault=Fault.BUDGET)
             self._under_way.append(reserved)
@@ -144,8 +144,8 @@ class Reservation:
     `answered`: there was an answer, whose tokens the server or we have counted.
     """
 
-    reserved: Usage
-    used: Usage | None = None
+    reserved: TokenUsage
+    used: TokenUsage | None = None
     answered: bool = False
 
 
@@ -168,7 +168,7 @@ class BudgetedClient:
                 if error.usage is not None:
                     reservation.used = error.usage
                 elif error.fault in _CHARGED_UNSEEN:
-                    reservation.used = Usage(
+                    reservation.used = TokenUsage(
                         reservation.reserved.prompt_tokens, reservation.reserved.completion_tokens, True
                     )
                 raise

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from engine.errors import MachineError, UsageError
 from engine.llm.budget import Price
-from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, TokenUsage
 
 _FORMAT = 1
 _MOST_BYTES = 256 << 20
@@ -121,11 +121,11 @@ class Replayer:
             line = found.pop(0) if len(found) > 1 else found[0]
         error = line.get("error")
         if error is not None:
-            usage = Usage(**error["usage"]) if error["usage"] else None
+            usage = TokenUsage(**error["usage"]) if error["usage"] else None
             text = error.get("text", "")
             raise ChatError(error["what"], fault=Fault(error["fault"]), status=error["status"], usage=usage, text=text)
         answer = line["answer"]
-        return ChatAnswer(**{**answer, "usage": Usage(**answer["usage"])})
+        return ChatAnswer(**{**answer, "usage": TokenUsage(**answer["usage"])})
 
 
 def _line(text: str, where: str) -> Mapping[str, Any]:
@@ -162,6 +162,6 @@ def _line(text: str, where: str) -> Mapping[str, Any]:
 
 
 def _usage(said: Mapping[str, Any]) -> None:
-    usage = Usage(**said)
+    usage = TokenUsage(**said)
     if any(type(n) is not int or n < 0 for n in (usage.prompt_tokens, usage.completion_tokens)):
         raise ValueError

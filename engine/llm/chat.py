@@ -41,7 +41,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Tokens of one exchange. `estimated`: the server did not say."""
 
     prompt_tokens: int
@@ -63,7 +63,7 @@ class ChatError(OptimlError):
 
     fault: Fault = Fault.CONNECTION
     status: int = 0
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     text: str = ""
 
 
@@ -106,7 +106,7 @@ class ChatAnswer:
 
     text: str
     model: str
-    usage: Usage
+    usage: TokenUsage
     elapsed_s: float = 0.0
     tries: int = 1
 

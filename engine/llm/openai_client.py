@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import MachineError, UsageError
-from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Usage, estimated_tokens
+from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, TokenUsage, estimated_tokens
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -215,7 +215,7 @@ class _Refusal(Exception):
 
     def error(self, tries: int) -> ChatError:
         """What it comes to when nothing more is tried. None of these is charged for."""
-        free = Usage(0, 0)
+        free = TokenUsage(0, 0)
         asked = _seconds(self.retry_after)
         often = f"{tries} {'try' if tries == 1 else 'tries'}" + (f"; it asks to wait {asked:.0f} s" if asked else "")
         if not self.status:
@@ -347,10 +347,12 @@ def _text(said: Any) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _usage(said: Any, request: ChatRequest, text: str) -> Usage:
+def _usage(said: Any, request: ChatRequest, text: str) -> TokenUsage:
     """The tokens that the server counted; an upper estimate where it did not, or not believably."""
     if isinstance(said, dict):
         read, written = said.get("prompt_tokens"), said.get("completion_tokens")
         if type(read) is int and type(written) is int and 0 <= min(read, written) <= max(read, written) <= _MOST_TOKENS:
-            return Usage(read, written)
-    return Usage(sum(estimated_tokens(m.content) for m in request.messages), estimated_tokens(text), estimated=True)
+            return TokenUsage(read, written)
+    return TokenUsage(
+        sum(estimated_tokens(m.content) for m in request.messages), estimated_tokens(text), estimated=True
+    )

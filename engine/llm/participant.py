@@ -11,7 +11,7 @@ from typing import Any
 from engine.compile.built import Built
 from engine.llm.feed import Background
 from engine.llm.lessons import Lessons
-from engine.llm.session import COUNTERS, Known, LlmSession, LlmSettings, diagnoser
+from engine.llm.session import COUNTERS, KnownProfiles, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.search.profiling import Insight
@@ -36,10 +36,10 @@ class DiagnosisSources:
 
     insight: Insight | None
     build: Callable[[Program], Built]
-    known: Known | None = None
+    known: KnownProfiles | None = None
 
 
-class Part:
+class ModelParticipant:
     """Follows `engine.search.participants.Feed`. Call `join` with the run's tree before the search starts.
 
     Raises UsageError and MachineError where model or memory cannot be used at all.

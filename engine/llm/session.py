@@ -327,7 +327,7 @@ def _value(text: str | None) -> float | None:
     return float(text.split()[0]) if text else None
 
 
-class Known(Protocol):
+class KnownProfiles(Protocol):
     """What is asked of a profiler: see `engine.search.profiling.Insight`."""
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
@@ -350,7 +350,7 @@ def _codes(codes: Sequence[str], parts_us: Mapping[str, float]) -> tuple[str, ..
     return tuple(dict.fromkeys(_CODES[largest] if code == "unknown_bound" else code for code in codes))
 
 
-def diagnoser(insight: Known | None, build: Callable[[Program], Built]) -> Callable[[Node, float], Diagnosed]:
+def diagnoser(insight: KnownProfiles | None, build: Callable[[Program], Built]) -> Callable[[Node, float], Diagnosed]:
     """A `diagnose` for a session; says nothing without a profiler. `build` is for nodes of an earlier part of the run.
 
     Where it may wait it has the node profiled ahead of all candidates, and says so while the profile is still to come.

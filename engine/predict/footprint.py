@@ -10,7 +10,7 @@ from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts
 from engine.predict.pipe_times import pipe_times_us
 from engine.predict.sass import KernelCode
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 from engine.predict.timing_model import executions
 
 _SECTOR = 32
@@ -33,7 +33,7 @@ def footprint(
     launches: Sequence[LaunchConfig],
     counts: AccessCounts,
     code: Mapping[str, KernelCode],
-    figures: Figures,
+    figures: TargetParameters,
 ) -> Footprint:
     """What a program moves and executes; `counts` are those of these launches.
 

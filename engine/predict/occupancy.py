@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.model import LaunchConfig, Resources, Target
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 
 Limit = Literal["registers", "shared memory", "threads", "blocks", "grid", "does not fit"]
 
@@ -26,7 +26,7 @@ class Occupancy:
     active: float
 
 
-def occupancy(resources: Resources, launch: LaunchConfig, figures: Figures) -> Occupancy:
+def occupancy(resources: Resources, launch: LaunchConfig, figures: TargetParameters) -> Occupancy:
     """The occupancy of one launch. `blocks` is 0 where not one block fits."""
     target = figures.target
     warps = -(-launch.threads // target.warp)
@@ -54,7 +54,10 @@ def occupancy(resources: Resources, launch: LaunchConfig, figures: Figures) -> O
 
 
 def resident_warps(
-    registers: int, target: Target, unit: int = Figures.register_unit, schedulers: int = Figures.schedulers
+    registers: int,
+    target: Target,
+    unit: int = TargetParameters.register_unit,
+    schedulers: int = TargetParameters.schedulers,
 ) -> int:
     """The warps whose registers (so many for each thread) fit one multiprocessor at a time."""
     per_warp = _up(registers * target.warp, unit)

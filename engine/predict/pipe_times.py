@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.predict.sass import KernelCode
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 
 FP32, FP64, SPECIAL, TENSOR = "fp32 pipe", "fp64 pipe", "special-function units", "tensor cores"
 
 
-def pipe_times_us(code: KernelCode, runs: Sequence[float], figures: Figures) -> Mapping[str, float]:
+def pipe_times_us(code: KernelCode, runs: Sequence[float], figures: TargetParameters) -> Mapping[str, float]:
     """Microseconds by pipe, with all SMs at work; `runs` is how often warps go through each loop of `code`."""
     executed = list(zip(code.loops, runs, strict=True))
     clocks = {

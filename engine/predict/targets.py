@@ -16,7 +16,7 @@ from engine.model import Target
 
 
 @dataclass(frozen=True)
-class Figures:
+class TargetParameters:
     """One GPU's figures beyond `Target`: rates per second or per clock, sizes in bytes."""
 
     name: str
@@ -45,23 +45,23 @@ _SHARE = 0.87
 _TABLE = {
     # H200 SXM: 132 multiprocessors, 1.98 GHz [H]; 60 MB of L2, as the driver says [M]; a copy reaches 4.17 TB/s [M]; L2 at 5,300 bytes a
     # clock, slightly above the A100's [O]; a product in TF32 by `mma.sync` takes a scheduler 7.3 clocks [M].
-    "sm_90": Figures(
+    "sm_90": TargetParameters(
         "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 60 << 20, 10.5e12, 128, 64,
         product_clocks=7.3,
     ),
     # A100 SXM 80 GB: 108 multiprocessors, 2.04 TB/s, 40 MB of L2, 1.41 GHz [A]; L2 5120 bytes per clock [A]; TF32 at its dense peak [A].
-    "sm_80": Figures(
+    "sm_80": TargetParameters(
         "A100", Target("sm_80", multiprocessors=108, shared_per_sm=167936), 1.41e9, 2.04e12 * _SHARE, 40 << 20, 7.2e12,
         64, 32, product_clocks=8.0,
     ),
     # RTX 3090: 82 multiprocessors, 936 GB/s, 6 MB of L2, 1.70 GHz [G].
-    "sm_86": Figures(
+    "sm_86": TargetParameters(
         "RTX 3090",
         Target("sm_86", max_threads_per_sm=1536, max_blocks_per_sm=16, multiprocessors=82, shared_per_sm=102400),
         1.695e9, 0.936e12 * _SHARE, 6 << 20, 2.0e12, 128, 2,
     ),
     # RTX 4090: 128 multiprocessors, 1.008 TB/s, 72 MB of L2, 2.52 GHz [L].
-    "sm_89": Figures(
+    "sm_89": TargetParameters(
         "RTX 4090",
         Target("sm_89", max_threads_per_sm=1536, max_blocks_per_sm=24, multiprocessors=128, shared_per_sm=102400),
         2.52e9, 1.008e12 * _SHARE, 72 << 20, 5.0e12, 128, 2,
@@ -74,7 +74,7 @@ def known_targets() -> tuple[str, ...]:
     return tuple(_TABLE)
 
 
-def figures_for(arch: str) -> Figures:
+def figures_for(arch: str) -> TargetParameters:
     """The figures of an architecture ("sm_90", "sm_90a"). Raises UsageError where there are none."""
     found = _TABLE.get(re.sub(r"[af]\Z", "", arch))
     if found is None:

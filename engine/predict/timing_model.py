@@ -17,7 +17,7 @@ from engine.model import Binary, LaunchConfig, Resources
 from engine.predict.counts import AccessCounts, KernelCounts, Kind, Space
 from engine.predict.occupancy import Occupancy, occupancy
 from engine.predict.sass import CodeLoop, KernelCode
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 from engine.predicted_number import approximate
 
 Bound = Literal[
@@ -82,7 +82,7 @@ def predict(
     binary: Binary,
     launches: Sequence[LaunchConfig],
     counts: AccessCounts,
-    figures: Figures,
+    figures: TargetParameters,
     code: Mapping[str, KernelCode],
     fitted: Fitted = Fitted(),
 ) -> Prediction:
@@ -246,7 +246,7 @@ class _Launched:
     occupied: Occupancy
 
 
-def _terms(step: _Launched, figures: Figures, fitted: Fitted) -> dict[Bound, float]:
+def _terms(step: _Launched, figures: TargetParameters, fitted: Fitted) -> dict[Bound, float]:
     code, launch, counted, occupied = step.code, step.launch, step.counted, step.occupied
     clock, target = figures.clock_hz, figures.target
     processors = max(1.0, target.multiprocessors * occupied.active)
@@ -319,7 +319,7 @@ def _atomics_s(counted: KernelCounts, fitted: Fitted) -> float:
     return max(turns / lines * fitted.atomic_s, sum(site.lanes for site in sites) / L2_SLICES * fitted.atomic_lane_s)
 
 
-def _traffic(step: _Launched, figures: Figures, partial_store: float) -> tuple[float, float]:
+def _traffic(step: _Launched, figures: TargetParameters, partial_store: float) -> tuple[float, float]:
     """Bytes from and to DRAM, and bytes between L2 and the multiprocessors.
 
     A block's sectors come from L2 once for each place that loads them, if they stay in L1 between the warps and trips

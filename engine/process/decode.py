@@ -149,6 +149,8 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         return data
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool) and abs(data) < _MAX_FLOAT:
         return float(data)  # NaN is not below anything
+    if kind is bytes and data is None:
+        return b""  # they come as a blob
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(data, str):
         try:
             return kind(data)

@@ -12,7 +12,7 @@ RATIO, _POINTS = 1.1, 5.0
 
 
 @dataclass(frozen=True)
-class Change:
+class CounterChange:
     """One counter before and after an edit. `unit` is "µs", "bytes", "%", "" for plain numbers."""
 
     what: str
@@ -35,7 +35,7 @@ class Change:
 _Read = Callable[[counters.Profile], float | None]
 
 
-def moved(before: counters.Profile, after: counters.Profile, most: int = 6) -> tuple[Change, ...]:
+def moved(before: counters.Profile, after: counters.Profile, most: int = 6) -> tuple[CounterChange, ...]:
     """The counters that an edit moved, the time first, then by how much they moved; at most `most` of them.
 
     Percentages of several steps are weighted by the steps' times. Counters that one side lacks are left out.
@@ -44,7 +44,7 @@ def moved(before: counters.Profile, after: counters.Profile, most: int = 6) -> t
     for what, (read, unit) in _READ.items():
         a, b = read(before), read(after)
         if a is not None and b is not None:
-            changes.append(Change(what, a, b, unit))
+            changes.append(CounterChange(what, a, b, unit))
     told = [c for c in changes if (abs(c.after - c.before) >= _POINTS if c.unit == "%" else c.weight >= RATIO)]
     return tuple(sorted(told, key=lambda c: (c.what != "time", -c.weight, c.what))[:most])
 

@@ -9,14 +9,15 @@ import cupy as cp
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.device import Call, Loaded, Tools
 from engine.model import LaunchConfig
-from engine.spec.plain import as_spec
+from engine.process.decode import decode
+from engine.spec.kernel_spec import KernelSpec
 
 
 class ProfiledSession:
     """One spec's buffers on the device."""
 
     def __init__(self, header: dict[str, Any], tools: bytes) -> None:
-        self.spec = as_spec(header["spec"])
+        self.spec = decode(KernelSpec, header["spec"])
         self.cases = (*self.spec.check, *self.spec.time)
         self.tools = Tools(tools)
         self.stream = cp.cuda.get_current_stream()

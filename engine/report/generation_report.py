@@ -18,7 +18,7 @@ from engine.report.terminal import Live
 from engine.search.progress import Budget, Progress
 
 if TYPE_CHECKING:
-    from engine.generate.author import Draft
+    from engine.generate.author import StrategyDraft
     from engine.generate.oracle import Reference
 
 _MOST_LINES = 60  # of a drafted reference on the terminal; the whole stands in the work folder
@@ -47,7 +47,7 @@ class Screen:
         with self._lock:
             self._console.print(f"{text} …", markup=False)
 
-    def draft(self, draft: Draft) -> None:
+    def draft(self, draft: StrategyDraft) -> None:
         """How one strategy ended."""
         repaired = f" after {draft.repairs} repair{'s' if draft.repairs > 1 else ''}" if draft.repairs else ""
         text = "right" if draft.right else f"{draft.ending.replace('_', ' ')}: {clean(draft.reason)}"

@@ -9,7 +9,7 @@ from typing import Any
 from engine.model import CaseTiming, Measurement
 from engine.report.number_words import speed
 from engine.report.run_folder import StoredRun
-from engine.run.result import OptimizationResult, Step
+from engine.run.result import OptimizationResult, TrajectoryStep
 
 _CASES, _STEPS = 500, 100  # rows of a table. Ours
 
@@ -161,8 +161,8 @@ def _shapes(one: Measurement | None, other: Measurement | None, unlike: bool) ->
     return found
 
 
-def _steps(a: tuple[Step, ...], b: tuple[Step, ...]) -> list[StepPair]:
-    def places(steps: tuple[Step, ...]) -> dict[tuple[str, str, str], int]:
+def _steps(a: tuple[TrajectoryStep, ...], b: tuple[TrajectoryStep, ...]) -> list[StepPair]:
+    def places(steps: tuple[TrajectoryStep, ...]) -> dict[tuple[str, str, str], int]:
         return {(s.rule, s.summary, repr(sorted(s.parameters.items()))): at for at, s in enumerate(steps, 1)}
 
     one, other = places(a), places(b)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from engine.run.result import Step
+    from engine.run.result import TrajectoryStep
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def lines_of(data: bytes, most: int) -> list[str]:
     return lines[:-1] if lines and not lines[-1] else lines
 
 
-def said_throughout(original: Sequence[str], steps: Sequence[Step]) -> tuple[str, ...]:
+def said_throughout(original: Sequence[str], steps: Sequence[TrajectoryStep]) -> tuple[str, ...]:
     """The diagnosis that holds of the original and at every step: it is said once, not once a step."""
     return tuple(s for s in original if steps and all(s in step.diagnosis for step in steps))
 

@@ -1,7 +1,7 @@
 """How a program's text is changed: what a rule imports, with `engine.cuda.syntax` for nodes.
 
-- what it sees: `Site`, `Node`, `Span`, `Scope`, `Use`, `Declared`, `Function`, `Parameter`, `SharedArray`, `LaunchConfig`, `Case`;
-  `once` for what many rules ask; `Namer`
+- what it sees: `Site`, `Node`, `Span`, `Scope`, `ElementAccess`, `Declared`, `Function`, `Parameter`, `SharedArray`, `LaunchConfig`,
+  `Case`; `once` for what many rules ask; `Namer`
 - what it finds by pattern: `Pattern`, `MatchedRule`, `Space`, `Values`
 - what it gives: `Rule`, `Proposal`, `Proposals`, `proposal`; `Parametric`, `Family`, `Families`, `Point`; `Edit`, `Edits`, `Change`,
   `merge`; `OptimlError` where it cannot
@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from engine.cuda.declarations import Declared
 from engine.cuda.kernel import Edit, Function, Parameter, SharedArray, Span
-from engine.cuda.kernel_scope import Scope, Use
+from engine.cuda.kernel_scope import ElementAccess, Scope
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rewrite.matched_rule import Change, MatchedRule, Space, Values
@@ -49,8 +49,8 @@ from engine.rewrite.wording import (
 from engine.spec.kernel_spec import Case
 
 __all__ = [
-    "Case", "Change", "Declared", "Edit", "Edits", "Families", "Family", "Function", "LaunchConfig", "MatchedRule", "Namer",
-    "Node", "OptimlError", "Parameter", "Parametric", "Pattern", "Point", "Proposal", "Proposals", "Rule", "Scope",
-    "SharedArray", "Site", "Space", "Span", "Use", "Values", "added", "addends", "ceil_div", "factor_text", "grouped",
+    "Case", "Change", "Declared", "Edit", "Edits", "ElementAccess", "Families", "Family", "Function", "LaunchConfig", "MatchedRule",
+    "Namer", "Node", "OptimlError", "Parameter", "Parametric", "Pattern", "Point", "Proposal", "Proposals", "Rule", "Scope",
+    "SharedArray", "Site", "Space", "Span", "Values", "added", "addends", "ceil_div", "factor_text", "grouped",
     "grouped_text", "is_plain", "merge", "once", "proposal", "reindent", "replace_name", "template", "term_text",
 ]  # fmt: skip

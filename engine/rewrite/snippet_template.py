@@ -13,7 +13,7 @@ _ALONE = re.compile(r"([ \t]*)\$(\w+)\n")
 
 
 @dataclass(frozen=True)
-class Template:
+class Snippet:
     """A snippet with holes `$name`. A hole alone on its line takes several lines; without a value the line goes, too."""
 
     text: str
@@ -23,10 +23,10 @@ class Template:
         """The names of its holes, in order of text."""
         return tuple(dict.fromkeys(_HOLE.findall(self.text)))
 
-    def sections(self) -> dict[str, Template]:
+    def sections(self) -> dict[str, Snippet]:
         """The parts between lines `//: name`, by name."""
         parts = _SECTION.split(self.text)
-        return {name: Template(text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+        return {name: Snippet(text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
     def render(self, **values: str) -> str:
         """The snippet with its holes filled. Raises KeyError for a hole without a value."""
@@ -42,6 +42,6 @@ class Template:
 
 
 @cache
-def template(package: str, name: str) -> Template:
+def template(package: str, name: str) -> Snippet:
     """The template `NAME.cu` of the folder `snippets` in a package. Raises FileNotFoundError."""
-    return Template(resources.files(package).joinpath("snippets", f"{name}.cu").read_text(encoding="utf-8"))
+    return Snippet(resources.files(package).joinpath("snippets", f"{name}.cu").read_text(encoding="utf-8"))

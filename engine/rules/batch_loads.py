@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, pure, unconditional, variables
 from engine.cuda.syntax import called, children, inside, is_unroll, names, strip, text, walk
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, grouped, proposal, reindent
+from engine.rewrite import Edit, ElementAccess, Node, Proposals, Scope, Site, Span, grouped, proposal, reindent
 from engine.rewrite.wording import grouped_text, term_text
 from engine.rules.idioms import StrideLoop, changed_names, definition, stride_loop, with_pragma
 from engine.rules.idioms.thread_index import is_wide
@@ -98,7 +98,7 @@ class _LoopLoads:
         first_store = {
             array: min(_assignment(u.node).end_byte for u in uses if u.array == array and u.writes) for array in stored
         }
-        groups: dict[str, list[Use]] = {}
+        groups: dict[str, list[ElementAccess]] = {}
         for use in uses:
             late = use.array in stored and use.node.start_byte >= first_store[use.array]
             if use.reads and not late and (use.array in stored or self._site.pointers_distinct):
@@ -165,7 +165,7 @@ class _LoopLoads:
             return self._further(found, self._scope.index(right)) if found is not None and right is not None else None
         return None
 
-    def _load(self, uses: list[Use], places: Mapping[int, _LoopPlace], taken: list[str]) -> _EarlyLoad | None:
+    def _load(self, uses: list[ElementAccess], places: Mapping[int, _LoopPlace], taken: list[str]) -> _EarlyLoad | None:
         """The loads of one text as one, where every iteration makes it and nothing before it has a part in it."""
         nodes = [_value(use.node) for use in uses]
         first = uses[0]
@@ -182,7 +182,7 @@ class _LoopLoads:
         taken.append(self._site.fresh(f"{base}_value", taken))
         return _EarlyLoad(taken[-1], kind, tuple(n for n in nodes if n is not None), declarations)
 
-    def _type(self, use: Use) -> str | None:
+    def _type(self, use: ElementAccess) -> str | None:
         """The type of the element that is loaded, without const."""
         pointer = strip(use.node.child_by_field_name("argument") or use.node)
         while pointer.type == "binary_expression":

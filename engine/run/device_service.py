@@ -34,10 +34,10 @@ from engine.evaluate.samples import on_other_device
 from engine.model import Measurement, Program
 from engine.predict.footprint import Footprint
 from engine.process.cores import attentive
-from engine.process.decode import NotThis
+from engine.process.decode import NotThis, decode
 from engine.process.wire import WireError
 from engine.run.machine import Machine, make_machine
-from engine.spec.plain import as_spec
+from engine.spec.kernel_spec import KernelSpec
 
 _HELD = 8  # incumbents
 _MOST_SESSIONS = 2  # a search, and the dispatch code that it confirms
@@ -106,7 +106,7 @@ class Session:
         self._cores = os.sched_getaffinity(0)
         if given.cores:
             os.sched_setaffinity(0, given.cores)
-        spec = as_spec(given.spec)
+        spec = decode(KernelSpec, given.spec)
         self.machine = make_machine(
             device="gpu" if given.mode == "measured" else "cpu", arch=given.arch, jobs=len(os.sched_getaffinity(0))
         )

@@ -30,7 +30,7 @@ from engine.spec.kernel_spec import KernelSpec
 from engine.tune.chosen_template import NoTemplate
 from engine.tune.declare import declared
 from engine.tune.feasible import feasible
-from engine.tune.space import Point, Space
+from engine.tune.space import ParameterSpace, Point
 from engine.tune.template import ConstantTemplate, Figures, Launches, Template, UnusableTemplate, tunable
 from engine.tune.tune_options import TuneOptions
 from engine.tune.tuning_result import TuneResult
@@ -60,7 +60,7 @@ class ModelTemplate:
     default: ClassVar[Point | None] = None  # no point is the original
 
     @property
-    def space(self) -> Space:
+    def space(self) -> ParameterSpace:
         return self.inner.space
 
     def proposal(self, point: Point) -> Proposal:

@@ -20,7 +20,7 @@ from engine.errors import OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.evaluator import Evaluator, nothing
 from engine.evaluate.remote import RemoteEvaluator
-from engine.llm.participant import DiagnosisSources, Part, WantedPart
+from engine.llm.participant import DiagnosisSources, ModelParticipant, WantedPart
 from engine.llm.session import check_settings
 from engine.model import Evaluation, Program
 from engine.run.confirmation import Confirmation, Contender, Expected, search_limit_s
@@ -37,7 +37,7 @@ from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
 from engine.search.predicted_profile import PredictedWatch
-from engine.search.profiling import PATIENCE_S, Evidence, Insight
+from engine.search.profiling import PATIENCE_S, Insight, StepEvidence
 from engine.search.progress import CONFIRMING, EXPLAINING, INTERRUPTED, SPARE, Budget, Progress, in_flight
 from engine.search.reward import Reward
 from engine.search.shorten import steps_that_count
@@ -179,7 +179,7 @@ class _Beside:
 
     insight: Insight | None
     predicted: PredictedWatch | None
-    part: Part | None
+    part: ModelParticipant | None
 
 
 def _run(parts: _Parts) -> OptimizationResult:
@@ -279,7 +279,7 @@ def _new_best(parts: _Parts, insight: Insight | None, built: Built, evaluation: 
     parts.expected.better(built.program.digest, ratio, partial(_tidied, parts.evaluator, built, parts.program))
 
 
-def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | None) -> Part | None:
+def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | None) -> ModelParticipant | None:
     """The model's part and the memory's, where either is asked for."""
     options = parts.options
     llm = options.llm if "llm" in options.proposers else None
@@ -290,7 +290,7 @@ def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | N
 
     wanted = WantedPart(llm, options.memory, options.resume)
     sources = DiagnosisSources(insight, lambda program: parts.evaluator.build(program, by_rules=False), predicted)
-    return Part(wanted, parts.spec, parts.machine.target, parts.out, sources)
+    return ModelParticipant(wanted, parts.spec, parts.machine.target, parts.out, sources)
 
 
 def _tree(parts: _Parts, beside: _Beside) -> Tree:
@@ -417,7 +417,7 @@ def _patience_s(budget: Budget) -> float:
 
 def _evidence(
     search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node], patience_s: float
-) -> tuple[list[Evidence], tuple[str, ...]]:
+) -> tuple[list[StepEvidence], tuple[str, ...]]:
     """The profiler's (or the model's) evidence on the original and on each step to the best; what it lacks, in sentences."""
     with search.progress.stage("profile"):
         try:

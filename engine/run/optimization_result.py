@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.evaluate.guardrails import stopped
-from engine.llm.participant import Part
+from engine.llm.participant import ModelParticipant
 from engine.model import Outcome, Refusal
 from engine.run.confirmation import Confirmed
 from engine.run.optimize_options import Options
 from engine.run.provenance import provenance
-from engine.run.result import Best, OptimizationResult, Step, faster
+from engine.run.result import Best, OptimizationResult, TrajectoryStep, faster
 from engine.search.loop import Search
-from engine.search.profiling import Evidence
+from engine.search.profiling import StepEvidence
 from engine.search.progress import INTERRUPTED, SPENT, Progress
 from engine.search.puct import constants as search_constants
 from engine.search.reward import CONSTANTS
@@ -30,19 +30,24 @@ class Found:
     best: Confirmed[Node] | None
     refused: Sequence[Refusal]
     path: Sequence[Node]
-    evidence: Sequence[Evidence]
+    evidence: Sequence[StepEvidence]
     lost: tuple[str, ...]
 
 
 def optimization_result(
-    options: Options, spec: KernelSpec, search: Search, found: Found, notes: Sequence[str], part: Part | None
+    options: Options,
+    spec: KernelSpec,
+    search: Search,
+    found: Found,
+    notes: Sequence[str],
+    part: ModelParticipant | None,
 ) -> OptimizationResult:
     """The result of a search, in the form in which it is written."""
     progress, evidence, refused = search.progress, found.evidence, found.refused
     signals = search.evaluator.signals
     original = search.tree.root.evaluation
     assert original is not None
-    steps: list[Step] = []
+    steps: list[TrajectoryStep] = []
     chosen: Best | None = None
     if found.best is not None:
         node = found.best.candidate
@@ -50,9 +55,9 @@ def optimization_result(
             assert step.proposal is not None
             assert step.evaluation is not None
             p = step.proposal
-            seen = evidence[place] if place < len(evidence) else Evidence(())
+            seen = evidence[place] if place < len(evidence) else StepEvidence(())
             steps.append(
-                Step(
+                TrajectoryStep(
                     step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation, seen.diagnosis, seen.moved,
                     seen.lines,
                 )

@@ -22,7 +22,7 @@ _ELSEWHERE = "start over with another --out, without --resume"
 
 
 @dataclass(frozen=True)
-class Step:
+class TrajectoryStep:
     """One step of the trajectory. `evaluation` is what the search saw when it tried this step."""
 
     id: int
@@ -55,7 +55,7 @@ class OptimizationResult:
     mode: str  # "measured" or "predicted"
     verdict: str  # one sentence for a person
     best: Best | None
-    trajectory: tuple[Step, ...]
+    trajectory: tuple[TrajectoryStep, ...]
     original: Evaluation
     diagnosis: tuple[str, ...]  # the profiler's sentences on the original; empty without a profiler
     refused: tuple[Refusal, ...]

@@ -28,7 +28,7 @@ _BESIDE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class CopyPosition:
     """How far a copy is: the last candidate and the last rows beside them that it has, of the run of that identity."""
 
     candidate: int = -1
@@ -38,7 +38,7 @@ class Place:
     credits: int = 0
 
 
-def rows_after(path: Path, place: Place, *, whole: bool = False) -> tuple[dict[str, Any], list[bytes]]:
+def rows_after(path: Path, place: CopyPosition, *, whole: bool = False) -> tuple[dict[str, Any], list[bytes]]:
     """The next rows of a journal, for `JournalCopy.add`: plain JSON and the packed files of each candidate.
 
     All from the beginning, as the first of another run, where the copy's run was another. `whole`: all that are left.
@@ -48,7 +48,7 @@ def rows_after(path: Path, place: Place, *, whole: bool = False) -> tuple[dict[s
     with suppress(sqlite3.OperationalError), closing(_reader(path)) as db:  # its tables may be about to be made
         meta = dict(db.execute("SELECT key, value FROM meta"))
         another = place.candidate >= 0 and meta.get("identity") != place.identity
-        place = Place() if another else place
+        place = CopyPosition() if another else place
         columns = ", ".join(CANDIDATE_COLUMNS)
         found = db.execute(
             f"SELECT {columns}, checksum FROM candidates WHERE id > ? ORDER BY id LIMIT ?",
@@ -109,7 +109,7 @@ class JournalCopy:
             except sqlite3.DatabaseError as error:
                 raise MachineError(f"the journal is damaged: {error}", str(path), "move it to another folder") from None
             self._held = held.pop_all()
-        self._path, self.place = path, Place(last, identity=identity, **beside)
+        self._path, self.place = path, CopyPosition(last, identity=identity, **beside)
 
     def add(self, rows: Mapping[str, Any], blobs: Sequence[bytes]) -> int:
         """Take in what `rows_after(path, self.place)` gave; how many candidates came. Raises NotThis, MachineError."""
@@ -150,7 +150,7 @@ class JournalCopy:
             raise MachineError(f"the journal cannot be written: {error}", str(self._path), "free some space") from None
         known = dict(self._db.execute("SELECT key, value FROM meta")).get("identity", "")
         reached = {name: max([getattr(self.place, name), *(row[0] for row in beside[name])]) for name in _BESIDE}
-        self.place = Place(last, identity=known, **reached)
+        self.place = CopyPosition(last, identity=known, **reached)
         return len(wanted)
 
     def close(self) -> None:

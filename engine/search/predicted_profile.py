@@ -12,13 +12,13 @@ from engine.model import Evaluation, Program, Target
 from engine.predict.footprint import Footprint
 from engine.predict.targets import figures_for
 from engine.profile.access_findings import access_findings
-from engine.profile.changes import RATIO, Change
+from engine.profile.changes import RATIO, CounterChange
 from engine.profile.counters import Counter, Profile, StepProfile
 from engine.profile.diagnosis import CaseFacts, Diagnosis, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case
 from engine.profile.line_weights import LineWeight, predicted_lines
 from engine.search.participants import Observation
-from engine.search.profiling import Evidence, Known, occupancy
+from engine.search.profiling import Known, StepEvidence, occupancy
 from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.kernel_spec import KernelSpec
@@ -75,9 +75,9 @@ class PredictedWatch:
         known.set_result(found)
         return known
 
-    def trajectory(self, path: Sequence[tuple[Built, Evaluation]], patience_s: float = 0.0) -> list[Evidence]:
+    def trajectory(self, path: Sequence[tuple[Built, Evaluation]], patience_s: float = 0.0) -> list[StepEvidence]:
         """See `Insight.trajectory`; what moved are the model's counts."""
-        found: list[Evidence] = []
+        found: list[StepEvidence] = []
         before: Profile | None = None
         for built, evaluation in path:
             known = self.known(built.program.digest)
@@ -86,7 +86,7 @@ class PredictedWatch:
                 known = self._diagnosed(built, evaluation, counted)
             diagnosis, profile = known
             lines = self._lines.get(built.program.digest, ())
-            found.append(Evidence(diagnosis.sentences(), _moved(before, profile), diagnosis.copy_share, lines))
+            found.append(StepEvidence(diagnosis.sentences(), _moved(before, profile), diagnosis.copy_share, lines))
             before = profile
         return found
 
@@ -119,7 +119,9 @@ def _moved(before: Profile | None, after: Profile) -> tuple[str, ...]:
     if before is None:
         return ()
     changes = [
-        Change(name, before.steps[0].counters[name].value, counter.value, "bytes" if counter.unit == "byte" else "")
+        CounterChange(
+            name, before.steps[0].counters[name].value, counter.value, "bytes" if counter.unit == "byte" else ""
+        )
         for name, counter in after.steps[0].counters.items()
         if name in before.steps[0].counters
     ]

@@ -48,7 +48,7 @@ _BEHIND = 2 * BATCH  # candidates without counters that a search which waits for
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StepEvidence:
     """One program of the trajectory: the diagnosis in sentences, the counters that changed since the one before, and the shares of its
     work by source line, where they were counted."""
 
@@ -103,7 +103,7 @@ class Insight(Protocol):
         """The search has ended, perhaps with this path: ask for what its trajectory needs and is not known."""
         ...
 
-    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[Evidence]:
+    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[StepEvidence]:
         """The evidence of each program on a path, from the original on; without what takes longer than so many seconds from now."""
         ...
 
@@ -391,7 +391,7 @@ class ProfilerInsight:
         self._ask_in_full(built, evaluation).add_done_callback(tell)
         return known
 
-    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[Evidence]:
+    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[StepEvidence]:
         until = time.monotonic() + patience_s
         self.prepare(path)
         # For all steps together: a profiler that hangs must not be waited for at each.
@@ -399,7 +399,7 @@ class ProfilerInsight:
             list(self._line_futures.values()), timeout=min(_LINES_S, max(0.0, until - time.monotonic()))
         )
         futures = [self._ask_in_full(*step) for step in path]
-        found: list[Evidence] = []
+        found: list[StepEvidence] = []
         before: Profile | None = None
         for (built, evaluation), future in zip(path, futures, strict=True):
             try:
@@ -416,7 +416,7 @@ class ProfilerInsight:
                 changes, before = (), None
                 diagnosis = self._undiagnosed(built, evaluation, why)
             lines = counted_lines(self._lines.get(built.program.digest, ()))
-            found.append(Evidence(diagnosis.sentences(), changes, diagnosis.copy_share, lines))
+            found.append(StepEvidence(diagnosis.sentences(), changes, diagnosis.copy_share, lines))
         return found
 
     def stages(self) -> Mapping[str, float]:

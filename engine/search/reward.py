@@ -20,7 +20,7 @@ def _constant(value: float, reason: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Constants:
+class RewardConstants:
     """Every constant of the reward. Rewards count doublings: twice as fast is worth 1."""
 
     lowest: float = _constant(-2.0, "four times slower or worse is all the same to the search")
@@ -73,7 +73,7 @@ class Constants:
         return {f.name: {"value": getattr(self, f.name), "reason": f.metadata["reason"]} for f in fields(self)}
 
 
-CONSTANTS = Constants()
+CONSTANTS = RewardConstants()
 
 _PENALTIES: Mapping[Outcome, str] = MappingProxyType(
     {
@@ -105,7 +105,7 @@ def failed(outcome: Outcome) -> bool:
 class Reward:
     """Rewards of one run's candidates, relative to its original. `proxies` off: time, penalties and failures alone."""
 
-    def __init__(self, *, proxies: bool = True, constants: Constants = CONSTANTS) -> None:
+    def __init__(self, *, proxies: bool = True, constants: RewardConstants = CONSTANTS) -> None:
         self.proxies, self.constants = proxies, constants
         self.original: Proxies | None = None
         self.resources: tuple[Resources, ...] = ()

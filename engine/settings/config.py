@@ -144,7 +144,7 @@ class Permissions:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchSettings:
     """What a search uses beside the rules."""
 
     tuner: bool = _option(False, Flag(), "Search templates too: sizes that are declared or that rules leave open.")
@@ -187,7 +187,7 @@ class Post:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckSettings:
     """The pre-commit hook optiml-check."""
 
     budget: float = _option(
@@ -261,10 +261,14 @@ class Config:
     permissions: Permissions = field(
         default_factory=Permissions, metadata=_table(Permissions, "Roles required for commands.")
     )
-    search: Search = field(default_factory=Search, metadata=_table(Search, "What a search uses beside the rules."))
+    search: SearchSettings = field(
+        default_factory=SearchSettings, metadata=_table(SearchSettings, "What a search uses beside the rules.")
+    )
     model: Model = field(default_factory=Model, metadata=_table(Model, "A language model as a source of edits."))
     post: Post = field(default_factory=Post, metadata=_table(Post, "What is posted to GitHub."))
-    check: Check = field(default_factory=Check, metadata=_table(Check, "The pre-commit hook optiml-check."))
+    check: CheckSettings = field(
+        default_factory=CheckSettings, metadata=_table(CheckSettings, "The pre-commit hook optiml-check.")
+    )
     quick: Quick = field(default_factory=Quick, metadata=_table(Quick, "The pre-commit hook optiml-quick."))
 
     def wants(self, path: str) -> bool:

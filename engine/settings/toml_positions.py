@@ -23,7 +23,7 @@ def check_keys(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class TomlSpan:
     """Character offsets of one value. `key` spans the key as written, dots included; for a header, what it names.
 
     `inline`: the key stands inside `{ … }`.
@@ -38,7 +38,7 @@ class Place:
 class _TomlScanner:
     text: str
     at: int = 0
-    places: dict[Path, Place] = field(default_factory=dict)
+    places: dict[Path, TomlSpan] = field(default_factory=dict)
     arrays: dict[Path, int] = field(default_factory=dict)  # arrays of tables: how many tables so far
 
     def skip(self, blank: str) -> None:
@@ -103,15 +103,15 @@ class _TomlScanner:
         parts, span = self.key()
         self.at += 2 if array else 1
         for count in range(1, len(parts)):
-            self.places.setdefault(self.resolve(parts[:count]), Place(span, span))
+            self.places.setdefault(self.resolve(parts[:count]), TomlSpan(span, span))
         if array:
             path = (*self.resolve(parts[:-1]), parts[-1])
-            self.places.setdefault(path, Place(span, span))
+            self.places.setdefault(path, TomlSpan(span, span))
             self.arrays[path] = self.arrays.get(path, 0) + 1
             path += (self.arrays[path] - 1,)
         else:
             path = self.resolve(parts)
-        self.places.setdefault(path, Place(span, span))
+        self.places.setdefault(path, TomlSpan(span, span))
         return path
 
     def pair(self, path: Path, inline: bool) -> None:
@@ -120,7 +120,7 @@ class _TomlScanner:
         self.skip(_SPACE)
         full = path + parts
         for count in range(1, len(parts)):
-            self.places.setdefault(path + parts[:count], Place(key, key, inline))
+            self.places.setdefault(path + parts[:count], TomlSpan(key, key, inline))
         self.value(full, key, inline)
 
     def value(self, path: Path, key: tuple[int, int], inline: bool) -> None:
@@ -143,7 +143,7 @@ class _TomlScanner:
                 self.at += 1
             while self.text[self.at - 1] in _SPACE:
                 self.at -= 1
-        self.places[path] = Place(key, (start, self.at), inline)
+        self.places[path] = TomlSpan(key, (start, self.at), inline)
 
     def elements(self, path: Path) -> None:
         index = 0
@@ -165,7 +165,7 @@ class _TomlScanner:
             self.skip(_SPACE + "\n")
 
 
-def locate(text: str) -> Mapping[Path, Place]:
+def locate(text: str) -> Mapping[Path, TomlSpan]:
     """The places of all keys and values of a TOML text that tomllib has accepted, by path (keys and array indices).
 
     Raises RecursionError for values nested deeper than Python's stack, as tomllib does.

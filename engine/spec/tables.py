@@ -16,7 +16,7 @@ from engine.cuda.parse import parse
 from engine.cuda.typenames import split_arguments
 from engine.errors import SpecError
 from engine.model import Program
-from engine.settings.toml_positions import Path, Place, check_keys, locate
+from engine.settings.toml_positions import Path, TomlSpan, check_keys, locate
 
 SPEC_NAME = "optiml.toml"
 _MAX_TEXT = 256 * 1024  # characters; tomllib is quadratic in places, and no honest spec is near this
@@ -33,7 +33,7 @@ class SpecText:
     text: str = field(repr=False)
     lines: tuple[tuple[int, int], ...] = field(repr=False)  # per line of `text`: line of the file, byte offset in it
     starts: tuple[int, ...] = field(repr=False)  # per line of `text`: its character offset
-    places: Mapping[Path, Place] = field(repr=False)
+    places: Mapping[Path, TomlSpan] = field(repr=False)
 
     def line(self, at: int) -> int:
         """The file's 1-based line of a character offset of the text."""
@@ -69,7 +69,7 @@ class Table:
                 return f"{self.source.path}:{self.source.line(place.key[0])}"
         return self.origin
 
-    def place(self, *keys: str | int) -> Place | None:
+    def place(self, *keys: str | int) -> TomlSpan | None:
         return self.source.places.get((*self.prefix, *keys))
 
     def span(self, *keys: str | int) -> Span | None:

@@ -16,7 +16,7 @@ from engine.errors import OptimlError
 from engine.evaluate.build import Builder
 from engine.model import Binary, LaunchConfig, Program
 from engine.predict.occupancy import resident_warps
-from engine.predict.targets import Figures
+from engine.predict.targets import TargetParameters
 from engine.tune.feasible import Feasible, fits, without
 from engine.tune.space import Point
 from engine.tune.strategy import EXHAUSTIVE_MOST
@@ -107,7 +107,9 @@ def _groups(original: Program, template: Template, found: Feasible, builder: Bui
     defines = builder.spec.compile.defines
     shaping = shapes_code(text, builder.expressions, defines, template.space.names) if constants else frozenset()
     target = builder.target
-    least = target.warp * resident_warps(Figures.registers_per_thread, target)  # threads, which fit with any code
+    least = target.warp * resident_warps(
+        TargetParameters.registers_per_thread, target
+    )  # threads, which fit with any code
     groups: dict[Hashable, _Group] = {}
     for point in found.points:
         key: Hashable

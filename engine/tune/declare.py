@@ -14,7 +14,7 @@ from engine.settings.suffixes import KERNELS
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import relaunched
 from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
-from engine.tune.space import Condition, Parameter, Space, parse_values
+from engine.tune.space import Condition, ParameterSpace, TuneParameter, parse_values
 from engine.tune.template import ConstantTemplate
 
 _LINE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)", re.ASCII)
@@ -44,7 +44,7 @@ def declared(
     for name, text in (parameters or {}).items():
         if not _NAME.fullmatch(name):
             raise UsageError(f"'{name[:60]}' is not a name", "--param", "write --param BLOCK=64,128,256")
-        found[name] = Parameter(name, parse_values(text, name, "--param"), "--param")
+        found[name] = TuneParameter(name, parse_values(text, name, "--param"), "--param")
     conditions += [Condition(_checked(text, "--where"), "--where") for text in where]
     if not found:
         if conditions:
@@ -64,11 +64,11 @@ def declared(
     constants = _constants(program, found, conditions)
     # An edit that declares the template may have changed the spec's launch as well.
     spec = relaunched(program, spec)
-    return ConstantTemplate(program, spec, Space(parameters_, tuple(dict.fromkeys(conditions)), constants))
+    return ConstantTemplate(program, spec, ParameterSpace(parameters_, tuple(dict.fromkeys(conditions)), constants))
 
 
 def _constants(
-    program: Program, parameters: Mapping[str, Parameter], conditions: Sequence[Condition]
+    program: Program, parameters: Mapping[str, TuneParameter], conditions: Sequence[Condition]
 ) -> tuple[tuple[str, int], ...]:
     """The constants of the program that conditions name. Raises UsageError for one that is no plain number."""
     others = [path for path in program.files if path != program.kernel_file and path.endswith(KERNELS)]
@@ -90,10 +90,12 @@ def _constants(
     return tuple(known.items())
 
 
-def _lines(program: Program, spec: KernelSpec, spec_path: str | None) -> tuple[dict[str, Parameter], list[Condition]]:
+def _lines(
+    program: Program, spec: KernelSpec, spec_path: str | None
+) -> tuple[dict[str, TuneParameter], list[Condition]]:
     """The lines for the kernels of this spec: of several kernels that have a spec, a line is for the next one below it."""
     path = program.kernel_file
-    found: dict[str, Parameter] = {}
+    found: dict[str, TuneParameter] = {}
     conditions: list[Condition] = []
     unit = parse(program.data, path)
     lines = tuning_lines(unit)
@@ -115,7 +117,7 @@ def _lines(program: Program, spec: KernelSpec, spec_path: str | None) -> tuple[d
             )
         if match[1] in found:
             raise SpecError(f"'{match[1]}' is tuned twice", where, f"the other is at {found[match[1]].where}")
-        found[match[1]] = Parameter(match[1], parse_values(match[2], match[1], where), where)
+        found[match[1]] = TuneParameter(match[1], parse_values(match[2], match[1], where), where)
     return found, conditions
 
 
@@ -127,7 +129,7 @@ def _table(program: Program, spec: KernelSpec, spec_path: str | None) -> Table |
     return None
 
 
-def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Condition]) -> None:
+def _from_table(table: Table, found: dict[str, TuneParameter], conditions: list[Condition]) -> None:
     """`tune = { BLOCK = [64, 128], ITEMS = "1..8" }` and `where = ["BLOCK * ITEMS <= 4096"]`."""
     tune: Any = table.data.get("tune", {})
     if not isinstance(tune, dict):
@@ -139,7 +141,7 @@ def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Cond
         if name in found:
             raise SpecError(f"'{name}' is tuned twice", where, f"the other is at {found[name].where}")
         if isinstance(values, str):
-            found[name] = Parameter(name, parse_values(values, name, where), where)
+            found[name] = TuneParameter(name, parse_values(values, name, where), where)
             continue
         if not isinstance(values, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
             raise SpecError(
@@ -147,7 +149,7 @@ def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Cond
             )
         if any(abs(v) >= 2**31 for v in values):
             raise SpecError(f"a value of '{name}' is out of range", where, "use numbers below 2**31")
-        found[name] = Parameter(name, tuple(values), where)
+        found[name] = TuneParameter(name, tuple(values), where)
     given: Any = table.data.get("where", [])
     if isinstance(given, str):
         given = [given]

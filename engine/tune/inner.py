@@ -42,7 +42,7 @@ class TemplateProposal(Proposal):
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerResult:
     """What became of a template: the best point as a proposal, its program and evaluation, how many points that took; none where the
     budget ended before the first, which says nothing of the template.
 
@@ -101,7 +101,7 @@ class TunerPart:
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, builds: Builds,
         known: Mapping[tuple[object, ...], Twin],
-    ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
+    ) -> Generator[Sequence[Future[Built]], None, InnerResult]:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
 
         Gives the builds of which one is wanted before it can go on. Each of the devices evaluates one point at a time.
@@ -127,7 +127,7 @@ class TunerPart:
         if not best:
             failure = Failure(reason or _nothing_new(tuner.tried))
             evaluation = Evaluation(outcome, failure=failure, notes=(note(tried),))
-            return Inner(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
+            return InnerResult(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
         chosen = best[0]
         begin = time.monotonic()
         made = tuner.proposal_of(chosen.point)
@@ -141,7 +141,7 @@ class TunerPart:
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
-        return Inner(taken, built.program, built, evaluation, against, tried, dict(tuner.progress.stage_s))
+        return InnerResult(taken, built.program, built, evaluation, against, tried, dict(tuner.progress.stage_s))
 
     def _most(self, points: Feasible) -> int:
         """How many points of a template are tried."""

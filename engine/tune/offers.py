@@ -13,7 +13,7 @@ from engine.rules import families, make_site
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, feasible
-from engine.tune.space import Condition, Parameter, Space
+from engine.tune.space import Condition, ParameterSpace, TuneParameter
 from engine.tune.template import RuleTemplate, Template, tunable
 
 _LEAST = 3  # a rule's templates of fewer points are left to its own proposals
@@ -90,8 +90,10 @@ def _placed(program: Program, spec: KernelSpec, target: Target) -> list[tuple[Ru
 
 def rule_template(program: Program, family: Family) -> RuleTemplate:
     """The template of a rule's family of proposals."""
-    parameters = tuple(Parameter(name, values) for name, values in family.parameters.items())
-    return RuleTemplate(program, family, Space(parameters, tuple(Condition(text) for text in family.conditions)))
+    parameters = tuple(TuneParameter(name, values) for name, values in family.parameters.items())
+    return RuleTemplate(
+        program, family, ParameterSpace(parameters, tuple(Condition(text) for text in family.conditions))
+    )
 
 
 def family_at(

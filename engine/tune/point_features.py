@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Resources
 from engine.predict.occupancy import occupancy
-from engine.predict.targets import Figures, figures_for
+from engine.predict.targets import TargetParameters, figures_for
 
 
-def figures_of(arch: str) -> Figures | None:
+def figures_of(arch: str) -> TargetParameters | None:
     """What is known of an architecture; None where that is nothing."""
     try:
         return figures_for(arch)
@@ -28,7 +28,7 @@ def of_launch(launch: LaunchConfig) -> Mapping[str, float]:
     return {"threads": math.log2(max(1, launch.threads)), "blocks": math.log2(max(1, launch.blocks))}
 
 
-def of_code(used: Resources, launch: LaunchConfig, figures: Figures) -> Mapping[str, float]:
+def of_code(used: Resources, launch: LaunchConfig, figures: TargetParameters) -> Mapping[str, float]:
     """What a launch of compiled code uses of its target.
 
     `occupancy`: resident warps as a share of the possible; `registers` of a thread; `shared`: kilobytes of shared memory of a block,

@@ -26,7 +26,7 @@ _MOST_POINTS = 100_000
 
 
 @dataclass(frozen=True)
-class Parameter:
+class TuneParameter:
     """A name with the values it may take, in the order given. `where` is the `path:line` of its declaration, or ""."""
 
     name: str
@@ -56,10 +56,10 @@ class Excluded:
 
 
 @dataclass(frozen=True)
-class Space:
+class ParameterSpace:
     """Parameters with conditions. `constants` are further names that conditions may use."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[TuneParameter, ...]
     conditions: tuple[Condition, ...] = ()
     constants: tuple[tuple[str, int], ...] = ()
 

@@ -19,7 +19,7 @@ from engine.rewrite.proposal import Family, Proposal
 from engine.settings.suffixes import KERNELS
 from engine.spec.constant_values import bound_at, launches_at, shared_bytes, value_at
 from engine.spec.kernel_spec import KernelSpec
-from engine.tune.space import Point, Space
+from engine.tune.space import ParameterSpace, Point
 from engine.verify.screen import screen
 
 Launches = tuple[tuple[LaunchConfig, ...], ...]  # a tuple, with a launch per step, for each timing case
@@ -67,7 +67,7 @@ class Template(Protocol):
     def summary(self) -> str: ...
 
     @property
-    def space(self) -> Space: ...
+    def space(self) -> ParameterSpace: ...
 
     @property
     def default(self) -> Point | None:
@@ -96,7 +96,7 @@ class ConstantTemplate:
 
     original: Program
     spec: KernelSpec
-    space: Space
+    space: ParameterSpace
     name: str = "constants"
     by_rules: ClassVar[bool] = True
     _places: dict[str, tuple[str, Span]] = field(default_factory=dict)
@@ -269,7 +269,7 @@ class RuleTemplate:
 
     original: Program
     family: Family
-    space: Space
+    space: ParameterSpace
     default: Point | None = None
     by_rules: ClassVar[bool] = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bot.bundle import Bundle, Comparison, Looked
 from bot.changed import ChangedKernel, Skipped
 from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Resources
-from engine.run.result import Best, OptimizationResult, Step
+from engine.run.result import Best, OptimizationResult, TrajectoryStep
 
 HEAD, BASE = "a" * 40, "b" * 40
 
@@ -37,8 +37,8 @@ def result(
     best = Best(2, evaluation(ratio, predicted=predicted), "best.patch", (file,)) if ratio else None
     steps = (
         (
-            Step(1, "rules", "restrict", "mark x as restrict", {}, evaluation(1.1, predicted=predicted)),
-            Step(
+            TrajectoryStep(1, "rules", "restrict", "mark x as restrict", {}, evaluation(1.1, predicted=predicted)),
+            TrajectoryStep(
                 2,
                 "rules",
                 "block_size",

@@ -17,7 +17,7 @@ from engine.compile.compiler import Compiler
 from engine.evaluate.build import Builder
 from engine.evaluate.gpu import GpuEvaluator
 from engine.gpu.runner import GpuRunner
-from engine.model import Binary, LaunchConfig, Program, Resources
+from engine.model import Binary, Evaluation, LaunchConfig, Program, Resources
 from engine.predict.targets import target_for
 from engine.process.sandbox import NoSandbox
 from engine.spec.kernel_spec import KernelSpec
@@ -145,3 +145,11 @@ def command(folder: Path) -> Any:
     """What replaces `python_command`."""
     script = worker_command(folder)
     return lambda module, *arguments: [sys.executable, str(script)]
+
+
+def program(code: str) -> Program:
+    return Program({"k.cu": f"// code {code}".encode()}, "k.cu")
+
+
+def evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
+    return bench.evaluate(bench.build(program(code), by_rules=False), None)[0]

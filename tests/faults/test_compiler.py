@@ -46,11 +46,12 @@ while True:
         os.write(1, b"no frame at all" * 100)
         time.sleep(60)
     if "odd_here" in text:
-        odd = {{"entries": ["k"], "resources": [float("inf")], "code_hash": 1, "most_threads": [], "kept_bytes": 0, "log": ""}}
+        odd = {{"entries": ["k"], "resources": [float("inf")], "code_hash": 1, "most_threads": [], "kept_bytes": 0}}
         wire.send(sink, {{"ok": True, "described": odd}})
         continue
     if "short_here" in text:
-        short = {{"entries": ["k"], "resources": [[32, 0, 0, 0, 0, 0]], "code_hash": "h", "most_threads": [], "kept_bytes": 0, "log": ""}}
+        used = dict.fromkeys(("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes"), 0)
+        short = {{"entries": ["k"], "resources": [used], "code_hash": "h", "most_threads": [], "kept_bytes": 0}}
         wire.send(sink, {{"ok": True, "described": short}})
         continue
     if "useless_here" in text:

@@ -13,7 +13,7 @@ from engine.compile.built import Built, NotBuilt
 from engine.errors import MachineError
 from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.run.optimization import _nearly, optimize
-from engine.search.profiling import Evidence
+from engine.search.profiling import StepEvidence
 from engine.search.progress import INTERRUPTED, Budget
 
 from .kills import essence, rows
@@ -98,8 +98,8 @@ class Seer:
     def arrivals(self) -> list[Any]:
         return []
 
-    def trajectory(self, path: list[Any], patience_s: float) -> list[Evidence]:
-        return [Evidence(("seen",)) for _ in path]
+    def trajectory(self, path: list[Any], patience_s: float) -> list[StepEvidence]:
+        return [StepEvidence(("seen",)) for _ in path]
 
 
 def test_a_compiler_that_is_gone_after_the_search_costs_the_evidence_and_no_more(tmp_path: Path) -> None:

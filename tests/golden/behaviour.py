@@ -23,7 +23,7 @@ from engine.rules import RuleFailure, families, make_site, proposals
 from engine.spec.draft import draft
 from engine.spec.find import described, find_spec
 from engine.spec.kernel_spec import KernelSpec
-from engine.tune.space import Condition, Parameter, Space
+from engine.tune.space import Condition, ParameterSpace, TuneParameter
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -129,8 +129,8 @@ def _parts(program: Program, proposal: Proposal) -> tuple[object, ...]:
 
 def _points(family: Family) -> list[dict[str, int]]:
     """Some of the family's feasible points, as the tuner finds them."""
-    space = Space(
-        tuple(Parameter(name, tuple(values)) for name, values in family.parameters.items()),
+    space = ParameterSpace(
+        tuple(TuneParameter(name, tuple(values)) for name, values in family.parameters.items()),
         tuple(Condition(text) for text in family.conditions),
     )
     try:

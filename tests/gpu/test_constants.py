@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from engine.model import Outcome
-from engine.run.machine import make_machine
+from engine.run.machine import Machine, make_machine
 from tests.gpu.test_evaluate import Bench
 
 pytestmark = pytest.mark.gpu
@@ -41,25 +44,25 @@ SUM = "taps[0] * x[i] + taps[1] * x[i + 1] + taps[2] * x[i + 2]"
 
 
 @pytest.fixture(scope="module")
-def machine():
+def machine() -> Iterator[Machine]:
     found = make_machine(device="gpu")
     yield found
     found.close()
 
 
 @pytest.fixture(params=["33554432", "65536"])
-def bench(request, machine, tmp_path):
+def bench(request: pytest.FixtureRequest, machine: Machine, tmp_path: Path) -> Iterator[Bench]:
     found = Bench(machine, tmp_path, FILTER.replace("TIMED", request.param))
     yield found
     found.evaluator.close()
 
 
-def test_the_original_validates_and_has_its_own_speed(bench):
+def test_the_original_validates_and_has_its_own_speed(bench: Bench) -> None:
     measurement = bench.evaluation.measurement
     assert 0.9 < measurement.ratio < 1.1
 
 
-def test_an_honest_edit_passes_its_checks(bench):
+def test_an_honest_edit_passes_its_checks(bench: Bench) -> None:
     evaluation = bench(SUM, RIGHT)
     assert evaluation.outcome in (Outcome.NO_DIFFERENCE, Outcome.ACCEPTED, Outcome.SLOWER), evaluation
     built = bench.build("filter::k<<<(n + 63) / 64, 64>>>", "filter::k<<<(n + 255) / 256, 256>>>")
@@ -70,5 +73,5 @@ def test_an_honest_edit_passes_its_checks(bench):
     ("old", "new"),
     [("gain * (", "0.75f * 1.01f * ("), ("taps[2] * x", "taps[1] * x"), ("+ shape.bias[i]", "+ shape.bias[0]")],
 )
-def test_an_edit_that_takes_other_contents_is_incorrect(bench, old, new):
+def test_an_edit_that_takes_other_contents_is_incorrect(bench: Bench, old: str, new: str) -> None:
     assert bench(old, new).outcome is Outcome.WRONG_RESULT

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.compile.built import Built
 from engine.cuda.load import load_program
 from engine.errors import RefusedError
+from engine.evaluate.gpu import GpuEvaluator
 from engine.model import Evaluation, Outcome, Program
 from engine.run.machine import Machine, make_machine
 from engine.spec.find import find_spec
@@ -45,7 +48,7 @@ void launch(const float* x, float* y, int n) {
 
 
 @pytest.fixture(scope="module")
-def machine():
+def machine() -> Iterator[Machine]:
     found = make_machine(device="gpu")
     yield found
     found.close()
@@ -57,7 +60,9 @@ class Bench:
         path.write_text(text)
         self.spec, spec_path = find_spec(folder, path)
         self.program = load_program(path, spec_file=spec_path)
-        self.evaluator = machine.evaluator(self.spec, folder, spec_path)
+        evaluator = machine.evaluator(self.spec, folder, spec_path)
+        assert isinstance(evaluator, GpuEvaluator)
+        self.evaluator = evaluator
         self.original, self.evaluation = self.evaluator.open(self.program)
 
     def build(self, old: str, new: str) -> Built:
@@ -70,13 +75,13 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(machine, tmp_path_factory):
+def bench(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     found = Bench(machine, tmp_path_factory.mktemp("scale"), SCALE)
     yield found
     found.evaluator.close()
 
 
-def test_the_original_is_no_faster_than_itself(bench):
+def test_the_original_is_no_faster_than_itself(bench: Bench) -> None:
     measurement = bench.evaluation.measurement
     assert 0.97 < measurement.ratio < 1.03
     evaluation = bench("+ 2.0f;", "+ 1.0f + 1.0f;")
@@ -84,7 +89,7 @@ def test_the_original_is_no_faster_than_itself(bench):
     assert 0.97 < evaluation.measurement.ratio < 1.03
 
 
-def test_opening_compiles_no_kernel_of_cupy(monkeypatch, tmp_path):
+def test_opening_compiles_no_kernel_of_cupy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where CuPy compares, fills and draws it compiles kernels first, in each run that finds no cache."""
     monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
     with contextlib.closing(make_machine(device="gpu")) as cold:
@@ -96,7 +101,7 @@ def test_opening_compiles_no_kernel_of_cupy(monkeypatch, tmp_path):
     assert [path.name for path in (tmp_path / "cache").rglob("cupy/*")] == []
 
 
-def test_another_order_of_a_sum_is_no_fault_where_few_results_are_finite(machine, tmp_path):
+def test_another_order_of_a_sum_is_no_fault_where_few_results_are_finite(machine: Machine, tmp_path: Path) -> None:
     """Of thirteen rows with NaN in them one or two have a sum, and the original may have been exact there by luck."""
     found = Bench(machine, tmp_path, ROWSUM)
     try:
@@ -109,7 +114,7 @@ def test_another_order_of_a_sum_is_no_fault_where_few_results_are_finite(machine
         found.evaluator.close()
 
 
-def test_what_is_far_too_slow_is_given_up_after_two_launches(bench):
+def test_what_is_far_too_slow_is_given_up_after_two_launches(bench: Bench) -> None:
     body = (
         "float v = x[i]; for (int k = 0; k < 3000; ++k) { v = v * 0.5f + x[i] * 0.5f; } y[i] = expf(v * 0.25f) + 2.0f;"
     )
@@ -119,7 +124,7 @@ def test_what_is_far_too_slow_is_given_up_after_two_launches(bench):
     assert 0.01 < evaluation.measurement.ratio < 0.7
 
 
-def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench):
+def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench: Bench) -> None:
     built = bench.build("scale<<<(n + 63) / 64, 64>>>", "scale<<<(n + 255) / 256, 256>>>")
     evaluation, _ = bench.evaluator.evaluate(built, None)
     assert evaluation.outcome is Outcome.ACCEPTED
@@ -129,7 +134,7 @@ def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench):
     assert confirmed.measurement.ratio == pytest.approx(evaluation.measurement.ratio, rel=0.05)
 
 
-def test_a_worker_that_is_held_up_now_and_then_is_believed(machine, tmp_path):
+def test_a_worker_that_is_held_up_now_and_then_is_believed(machine: Machine, tmp_path: Path) -> None:
     """A busy host's pauses: each spoils a batch of launches, and no comparison of a second is without one."""
     text = SCALE.replace("time = [{ n = 33554432 }]", "time = [{ n = 65536 }]")
     bench = Bench(machine, tmp_path, text)
@@ -157,7 +162,7 @@ def test_a_worker_that_is_held_up_now_and_then_is_believed(machine, tmp_path):
         bench.evaluator.close()
 
 
-def test_a_worker_starts_without_what_takes_longest_to_import():
+def test_a_worker_starts_without_what_takes_longest_to_import() -> None:
     pytest.importorskip("scipy")
     code = "import sys, cupy; had = set(sys.modules); import engine.gpu.timing; sys.exit(int('scipy' in set(sys.modules) - had))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
@@ -177,14 +182,17 @@ def test_a_worker_starts_without_what_takes_longest_to_import():
         ("(n + 63) / 64, 64>>>", "n / 64 + 1, 2048>>>", None, "2048 threads"),
     ],
 )  # fmt: skip
-def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(bench, old, new, outcome, says):
+def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(
+    bench: Bench, old: str, new: str, outcome: Outcome | None, says: str
+) -> None:
     from engine.compile.built import NotBuilt
 
     try:
-        evaluation = bench(old, new)
+        evaluation: Evaluation | None = bench(old, new)
     except NotBuilt as error:
         evaluation = error.evaluation
         outcome = outcome or Outcome.SCREENED_OUT
+    assert evaluation is not None
     assert evaluation.outcome is outcome
     assert says in evaluation.failure.reason
     assert bench("+ 2.0f;", "+ 0.5f + 1.5f;").outcome in (Outcome.NO_DIFFERENCE, Outcome.ACCEPTED, Outcome.SLOWER)
@@ -201,7 +209,9 @@ def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(bench, 
         ("n = 33554432", "n = 34359738368", "outside of int32"),
     ],
 )
-def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, message):
+def test_a_spec_that_proves_nothing_is_refused(
+    machine: Machine, tmp_path: Path, old: str, new: str, message: str
+) -> None:
     import re
 
     with pytest.raises(Exception, match=message) as error:
@@ -209,14 +219,16 @@ def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, mess
     assert isinstance(error.value, RefusedError) or re.search("SpecError", type(error.value).__name__)
 
 
-def test_a_plain_copy_has_a_spec(machine, tmp_path):
+def test_a_plain_copy_has_a_spec(machine: Machine, tmp_path: Path) -> None:
     """A copy of its input is its result, and no control."""
     bench = Bench(machine, tmp_path, SCALE.replace("expf(x[i] * 0.25f) + 2.0f", "x[i]"))
     assert bench("if (i < n) {", "if (i < n - 1) {").outcome is Outcome.WRONG_RESULT
 
 
 @pytest.mark.parametrize("reference", [True, False])
-def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp_path, monkeypatch, reference):
+def test_a_sum_in_another_order_passes_with_and_without_a_reference(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: bool
+) -> None:
     """INFINITY cost a softmax its float64 reference, and then every other order of its sum was refused: its largest elements are many
     times the root mean square."""
     from engine.run.optimization import Options, optimize
@@ -232,7 +244,7 @@ def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp
     assert result.best.evaluation.measurement.low > 5.0
 
 
-def test_a_killed_run_goes_on_with_every_candidate(tmp_path):
+def test_a_killed_run_goes_on_with_every_candidate(tmp_path: Path) -> None:
     import os
     import signal
     import sqlite3
@@ -241,7 +253,7 @@ def test_a_killed_run_goes_on_with_every_candidate(tmp_path):
     arguments = [sys.executable, "-m", "engine.cli", "optimize", str(file), "--budget", "120", "--out", str(out)]
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
 
-    def rows():
+    def rows() -> list[tuple[Any, ...]]:
         try:
             db = sqlite3.connect(f"file:{out / 'journal.sqlite'}?mode=ro", uri=True)
             found = list(db.execute("SELECT id, digest, outcome, ratio FROM candidates ORDER BY id"))
@@ -291,7 +303,7 @@ void launch(const int* offsets, const int* columns, const int* order, const floa
 """
 
 
-def test_sparse_permuted_and_sorted_inputs_are_drawn_on_the_device_in_no_time(machine, tmp_path):
+def test_sparse_permuted_and_sorted_inputs_are_drawn_on_the_device_in_no_time(machine: Machine, tmp_path: Path) -> None:
     """Every call that times drew four million columns on the host, for two seconds."""
     bench = Bench(machine, tmp_path, GATHER)
     try:

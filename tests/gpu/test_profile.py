@@ -99,8 +99,9 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     import sqlite3
     from contextlib import closing
 
+    from engine.process.fair_lock import WAITED
     from engine.run.optimization import Options, optimize
-    from engine.search.profiling import HELD, WAITED
+    from engine.search.profiling import HELD
     from engine.search.progress import Budget
 
     result, out = optimize(Options(EXAMPLES / "softmax.cu", budget=Budget(seconds=20.0), out=tmp_path / "out"), machine)

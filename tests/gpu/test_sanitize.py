@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import RefusedError
 from engine.gpu.sanitize import TOOLS, Sanitized
-from engine.run.machine import make_machine
+from engine.run.machine import Machine, make_machine
 from engine.verify.plan import plan
 from tests.gpu.test_evaluate import Bench
 
@@ -48,7 +49,7 @@ void launch(const {kind}* x, {kind}* y, int n) {{
 
 
 @pytest.fixture(scope="module")
-def machine():
+def machine() -> Iterator[Machine]:
     found = make_machine(device="gpu")
     yield found
     found.close()
@@ -61,7 +62,7 @@ def _sanitized(bench: Bench, body: str) -> dict[str, Sanitized]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_buffers_of_odd_sizes_are_judged_by_every_tool(machine, tmp_path: Path, kind: str) -> None:
+def test_buffers_of_odd_sizes_are_judged_by_every_tool(machine: Machine, tmp_path: Path, kind: str) -> None:
     """A fill wrote past a buffer of one half, which ended the worker before the kernel ran; the guardrail then passed."""
     bench = Bench(machine, tmp_path, _kernel(kind))
     try:
@@ -76,6 +77,6 @@ def test_buffers_of_odd_sizes_are_judged_by_every_tool(machine, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("tool", FAULTS)
-def test_an_original_with_a_report_is_refused(machine, tmp_path: Path, tool: str) -> None:
+def test_an_original_with_a_report_is_refused(machine: Machine, tmp_path: Path, tool: str) -> None:
     with pytest.raises(RefusedError, match=f"compute-sanitizer reports errors.*{tool}.*twice"):
         Bench(machine, tmp_path, _kernel("__half", FAULTS[tool]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from engine.cuda.edit import edit_program
 from engine.evaluate.analysis import Analysis
 from engine.model import Outcome
-from engine.run.machine import make_machine
+from engine.run.machine import Machine, make_machine
 from tests.gpu.test_evaluate import Bench
 
 pytestmark = pytest.mark.gpu
@@ -44,7 +45,7 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def machine():
+def machine() -> Iterator[Machine]:
     found = make_machine(device="gpu")
     yield found
     found.close()
@@ -52,7 +53,7 @@ def machine():
 
 @pytest.mark.parametrize("b", ["b[i * n + col]", "b[col * k + i]"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_products_agree_and_are_faster(machine, tmp_path: Path, kind: str, b: str) -> None:
+def test_products_agree_and_are_faster(machine: Machine, tmp_path: Path, kind: str, b: str) -> None:
     header, element, wide = KINDS[kind]
     text = PRODUCT.replace("HEADER", header).replace("TYPE", element).replace("WIDE", wide).replace("B)", f"{b})")
     bench = Bench(machine, tmp_path, text)

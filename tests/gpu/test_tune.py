@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,12 @@ from engine.compile.nvcc import find_nvcc
 from engine.errors import RefusedError
 from engine.model import Evaluation, LaunchConfig, Measurement, Outcome
 from engine.run.dispatch_confirmation import Confirming
-from engine.run.machine import make_machine
+from engine.run.machine import Machine, make_machine
 from engine.run.template_run import tune
 from engine.search.progress import Budget
 from engine.settings.config import Guardrails
 from engine.tune.feasible import fits
+from engine.tune.template import ConstantTemplate
 from engine.tune.tune_options import TuneOptions
 
 from ..engine.tune.kernels import HELD, SAXPY, template
@@ -29,14 +32,14 @@ TUNING = Path(__file__).resolve().parents[2] / "benchmarks" / "tuning"
 
 
 @pytest.fixture(scope="module")
-def machine():
+def machine() -> Iterator[Machine]:
     found = make_machine(device="gpu")
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("strategy", ["model", "exhaustive"])
-def test_a_transpose_finds_its_tile(machine, tmp_path, strategy):
+def test_a_transpose_finds_its_tile(machine: Machine, tmp_path: Path, strategy: str) -> None:
     result = tune(
         TuneOptions(path=TUNING / "transpose.cu", strategy=strategy, budget=Budget(candidates=25), out=tmp_path),
         machine,
@@ -49,7 +52,7 @@ def test_a_transpose_finds_its_tile(machine, tmp_path, strategy):
     assert (tmp_path / "best.patch").is_file()
 
 
-def test_the_driver_says_the_same_of_registers_and_threads(machine):
+def test_the_driver_says_the_same_of_registers_and_threads(machine: Machine) -> None:
     """The driver's own figure, beyond which a launch fails, is where `fits` draws the line."""
     from cupy.cuda import driver, function
 
@@ -67,7 +70,7 @@ def test_the_driver_says_the_same_of_registers_and_threads(machine):
     assert len(met) > 4
 
 
-def test_what_cannot_be_launched_leaves_the_set_before_the_search(machine, tmp_path):
+def test_what_cannot_be_launched_leaves_the_set_before_the_search(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "held.cu").write_text(HELD)
     result = tune(TuneOptions(path=tmp_path / "held.cu", budget=Budget(candidates=20), out=tmp_path / "out"), machine)
     assert {e.condition: e.points for e in result.space.excluded} == {"registers * threads <= 65536": 1}
@@ -76,7 +79,7 @@ def test_what_cannot_be_launched_leaves_the_set_before_the_search(machine, tmp_p
     assert result.counts["configurations"] == 6
 
 
-def test_a_wrong_template_is_refused(machine, tmp_path):
+def test_a_wrong_template_is_refused(machine: Machine, tmp_path: Path) -> None:
     text = (
         (TUNING / "transpose.cu")
         .read_text()
@@ -121,7 +124,7 @@ int main() {
 """
 
 
-def test_a_run_says_what_became_of_the_dispatch_code(machine, tmp_path):
+def test_a_run_says_what_became_of_the_dispatch_code(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SLOW)
     result = tune(
         TuneOptions(path=tmp_path / "saxpy.cu", budget=Budget(candidates=12), out=tmp_path / "out", dispatch=True),
@@ -140,7 +143,7 @@ def test_a_run_says_what_became_of_the_dispatch_code(machine, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def table():
+def table() -> tuple[ConstantTemplate, Any]:
     """Dispatch code's table as if each shape had a configuration of its own, whatever this device prefers."""
     made = template(SLOW)
     small, large = {"BLOCK": 256, "ITEMS": 1}, {"BLOCK": 256, "ITEMS": 8}
@@ -153,7 +156,9 @@ def table():
 
 
 @pytest.mark.parametrize(("bench", "verdict"), [("true", "passed"), ("! grep -q 'template <int' k.cu", "failed")])
-def test_dispatch_code_is_confirmed_on_the_device(machine, table, tmp_path, bench, verdict):
+def test_dispatch_code_is_confirmed_on_the_device(
+    machine: Machine, table: tuple[ConstantTemplate, Any], tmp_path: Path, bench: str, verdict: str
+) -> None:
     made, result = table
     (tmp_path / ".git").mkdir()
     (tmp_path / "k.cu").write_text(SLOW)

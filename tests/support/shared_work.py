@@ -41,7 +41,7 @@ def kept_folder() -> Path:
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Keep in `folder` what nvdisasm makes of machine code, and where ThreadSanitizer found nothing."""
-    from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding
+    from engine.cpu import CpuBinary, CpuFinding, CpuJob, CpuMachine
     from engine.predict import predictor
 
     kept = DiskCache(folder)
@@ -49,7 +49,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def raced(
         machine: CpuMachine, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[CpuFinding, ...]:
         keys = [_job_key(machine, binary, job) for job in jobs]
         if all(kept.get(key) is not None for key in keys):
             return ()

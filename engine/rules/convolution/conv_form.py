@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, number, pure_value, variables, written
 from engine.cuda.syntax import children, inside, operands, strip, text, walk
-from engine.rewrite import Node, Pattern, Scope, Site, Use, once
+from engine.rewrite import ElementAccess, Node, Pattern, Scope, Site, once
 from engine.rules.idioms import Grids, StrideLoop, inclusive_loop, stride_loop
 from engine.rules.idioms.digits import Decoded, complete, decoded, extents, kept_names, quotient
 
@@ -339,7 +339,7 @@ class _Form:
                 return form
         return None
 
-    def _alone(self, uses: list[Use]) -> bool:
+    def _alone(self, uses: list[ElementAccess]) -> bool:
         """Whether nothing but the sum is left of the nest."""
         inner = {v.name for n in walk(self.nest) if n.type == "declaration" for v in variables(n)}
         return bool(uses) and written(self.nest) <= inner | {text(self.sum.target)}

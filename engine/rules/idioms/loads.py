@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.cuda.questions import Polynomial, assigned, inside, names, root_name, text, walk
-from engine.rewrite import Node, Scope, Use
+from engine.rewrite import ElementAccess, Node, Scope
 from engine.rules.idioms.strided_loop import StrideLoop, changed_names, stride_loop
 
 LOOPS = ("for_statement", "while_statement", "do_statement")
@@ -21,7 +21,7 @@ class Load:
     nodes: tuple[Node, ...]
 
 
-def _loadable(scope: Scope, use: Use) -> bool:
+def _loadable(scope: Scope, use: ElementAccess) -> bool:
     """Whether the access is a plain load of a parameter's element, by the parameter's own type.
 
     Its index may hold elements of the thread's own arrays.
@@ -44,9 +44,9 @@ def _loadable(scope: Scope, use: Use) -> bool:
     return bool(inner) and all(scope.apart(n) for n in inner)
 
 
-def _grouped(scope: Scope, uses: Sequence[Use]) -> list[Load]:
+def _grouped(scope: Scope, uses: Sequence[ElementAccess]) -> list[Load]:
     """The loads by element."""
-    found: dict[tuple[str, Polynomial], list[Use]] = {}
+    found: dict[tuple[str, Polynomial], list[ElementAccess]] = {}
     for use in uses:
         if use.index is not None:
             found.setdefault((use.array, use.index), []).append(use)
@@ -67,7 +67,9 @@ class LoadAhead:
     copies: int = 1
 
 
-def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other: Collection[str]) -> list[LoadAhead]:
+def before_condition(
+    scope: Scope, statement: Node, reads: Sequence[ElementAccess], other: Collection[str]
+) -> list[LoadAhead]:
     """Loads behind an `if` that may be made before it: its condition has no name in common with their index, which uses none of `other`.
 
     A load that the condition guards has its names there; that the address is good where the condition does not hold is for the checks
@@ -78,7 +80,7 @@ def before_condition(scope: Scope, statement: Node, reads: Sequence[Use], other:
         return []
     stored = {root_name(target) for n in walk(statement) if (target := assigned(n)) is not None}
     fixed = names(condition) | changed_names(statement) | stored | set(other)
-    found: dict[int, tuple[StrideLoop | None, list[Use]]] = {}
+    found: dict[int, tuple[StrideLoop | None, list[ElementAccess]]] = {}
     for use in reads:
         if not inside(use.node, body) or not _loadable(scope, use):
             continue

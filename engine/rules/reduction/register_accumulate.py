@@ -7,7 +7,7 @@ Practices Guide, "Device Memory Spaces"; the rule holds what the `__restrict__` 
 from dataclasses import dataclass
 
 from engine.cuda.questions import children, inside, names, pure_value, text, tokens, walk
-from engine.rewrite import Edit, Node, Proposals, Scope, Site, Span, Use, proposal, reindent
+from engine.rewrite import Edit, ElementAccess, Node, Proposals, Scope, Site, Span, proposal, reindent
 from engine.rules.idioms import changed_names, runs, stride_loop, with_pragma
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
@@ -82,7 +82,9 @@ def _elements(site: Site, scope: Scope, loop: Node) -> list[_Element]:
     return found
 
 
-def _element(scope: Scope, loop: Node, body: Node, array: str, uses: list[Use], moving: set[str]) -> _Element | None:
+def _element(
+    scope: Scope, loop: Node, body: Node, array: str, uses: list[ElementAccess], moving: set[str]
+) -> _Element | None:
     index = uses[0].index
     if index is None or any(u.index != index for u in uses) or index.names() & moving or "[" in index.render():
         return None
@@ -109,12 +111,12 @@ def _element(scope: Scope, loop: Node, body: Node, array: str, uses: list[Use], 
     return _Element(array, kind, written, nodes, first, known)
 
 
-def _plain_update(uses: list[Use]) -> bool:
+def _plain_update(uses: list[ElementAccess]) -> bool:
     """Whether the loop works on the element (reads it somewhere): a loop that only overwrites it gains nothing."""
     return any(u.writes for u in uses) and any(u.reads for u in uses)
 
 
-def _apart(site: Site, uses: list[Use]) -> bool:
+def _apart(site: Site, uses: list[ElementAccess]) -> bool:
     """Whether what the loop writes cannot be seen through another pointer of it."""
     restricted = {p.name for p in site.kernel.parameters if p.restrict}
     written = {u.array for u in uses if u.writes}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.cuda.questions import Polynomial, assigned, children, inside, names, pure_value, strip, text, walk
-from engine.rewrite import Node, Scope, Site, Use
+from engine.rewrite import ElementAccess, Node, Scope, Site
 from engine.rules.idioms import Index, ThreadMap, in_parameters, thread_map, thread_uses_outside
 from engine.rules.idioms.strided_loop import Reduction, StrideLoop, inclusive_loop, reductions, stride_loop
 
@@ -180,7 +180,7 @@ def _neighbours(index: Polynomial, name: str) -> int:
     return int(parts is not None and parts[0].constant == 1)
 
 
-def _own_element(scope: Scope, use: Use, loop: StrideLoop) -> tuple[Polynomial, Polynomial | None] | None:
+def _own_element(scope: Scope, use: ElementAccess, loop: StrideLoop) -> tuple[Polynomial, Polynomial | None] | None:
     """The element that one iteration uses for itself alone, and where the loop starts; None where others may use it."""
     if use.index is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from engine.cuda.questions import ArithmeticError_, Polynomial, called, evaluate, evaluate_int, text, walk, written
-from engine.rewrite import Node, Scope, Site, Use
+from engine.rewrite import ElementAccess, Node, Scope, Site
 from engine.rules.idioms import AXES, Axis, element_size, inclusive_loop, stride_loop
 from engine.rules.idioms.thread_index import ThreadMap, thread_map, thread_uses_outside
 from engine.rules.matmul.matmul_form import is_fixed
@@ -108,7 +108,9 @@ def patches(site: Site) -> Patches:
     return Patches(tuple(read), tuple(stored), whole)
 
 
-def _stencil(site: Site, scope: Scope, form: ThreadMap, array: str, element: str, uses: list[Use]) -> Stencil | None:
+def _stencil(
+    site: Site, scope: Scope, form: ThreadMap, array: str, element: str, uses: list[ElementAccess]
+) -> Stencil | None:
     size = elements(site, array)
     if size is None or (element_size(site, element) is None and element not in site.type_names):
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.model import Outcome
 from engine.selftest.cases import SelfCase
-from engine.selftest.generators.elementwise import KERNELS, Kernel
+from engine.selftest.generators.elementwise import KERNELS, ElementwiseKernel
 from engine.selftest.generators.pieces import fresh
 from engine.selftest.generators.protocol import attack_on, honest_edit_of
 
@@ -46,7 +46,7 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
         yield _case(rng.choice(KERNELS), f"counter-{form}-{key}", text, key, rng, attack=False)
 
 
-def _case(kernel: Kernel, name: str, loop: str, index: str, rng: random.Random, *, attack: bool) -> SelfCase:
+def _case(kernel: ElementwiseKernel, name: str, loop: str, index: str, rng: random.Random, *, attack: bool) -> SelfCase:
     work = kernel.store.strip().replace("[i]", f"[{index}]")
     edits = (
         (_INDEX, "    " + loop.format(work=work) + "\n"),

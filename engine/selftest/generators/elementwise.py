@@ -15,7 +15,7 @@ NAMED = (1, 903, 4100)  # check sizes of all of these originals
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ElementwiseKernel:
     """An original: the element type, the right-hand side of its store, and the timed size."""
 
     name: str
@@ -29,23 +29,23 @@ class Kernel:
 
 
 KERNELS = (
-    Kernel("scale", "float", "2.5f * x[i] + 1.0f"),
-    Kernel("doubles", "double", "x[i] * x[i] * 0.5 + x[i] + 1.0", 16777216),
-    Kernel("nudge", "float", "x[i] + 1.0e-4f * sinf(x[i])"),
-    Kernel("faint", "float", "1.0e-4f * tanhf(x[i])"),
-    Kernel("mix", "unsigned int", "(x[i] * 2654435761u) ^ (x[i] / 7u)"),
+    ElementwiseKernel("scale", "float", "2.5f * x[i] + 1.0f"),
+    ElementwiseKernel("doubles", "double", "x[i] * x[i] * 0.5 + x[i] + 1.0", 16777216),
+    ElementwiseKernel("nudge", "float", "x[i] + 1.0e-4f * sinf(x[i])"),
+    ElementwiseKernel("faint", "float", "1.0e-4f * tanhf(x[i])"),
+    ElementwiseKernel("mix", "unsigned int", "(x[i] * 2654435761u) ^ (x[i] / 7u)"),
 )
 FLOATS = tuple(kernel for kernel in KERNELS if kernel.type != "unsigned int")
 
 
-def _case(kernel: Kernel, title: str, key: str, idea: str, store: str, index: str = "") -> SelfCase:
+def _case(kernel: ElementwiseKernel, title: str, key: str, idea: str, store: str, index: str = "") -> SelfCase:
     edits = [(kernel.store, store)]
     if index:
         edits.append((_INDEX, f"{_INDEX}\n    {index}"))
     return attack_on(f"{title}-{kernel.name}-{key}", idea, kernel.name, edits=edits)
 
 
-def _wrong(kernel: Kernel, rng: random.Random) -> str:
+def _wrong(kernel: ElementwiseKernel, rng: random.Random) -> str:
     """A value that is wrong beyond any tolerance."""
     if kernel.type == "unsigned int":
         return f"({kernel.value}) + {rng.randrange(1, 1000)}u"
@@ -54,7 +54,7 @@ def _wrong(kernel: Kernel, rng: random.Random) -> str:
     )
 
 
-def _where(rng: random.Random, condition: str, kernel: Kernel) -> str:
+def _where(rng: random.Random, condition: str, kernel: ElementwiseKernel) -> str:
     """The right value where a condition holds, a wrong one elsewhere, in one of several forms."""
     wrong = _wrong(kernel, rng)
     return rng.choice(

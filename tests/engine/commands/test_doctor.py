@@ -22,7 +22,7 @@ def run(*arguments: str) -> int:
     return doctor.run(make_parser().parse_args(["doctor", *arguments]))
 
 
-def parts() -> dict[str, doctor.Part]:
+def parts() -> dict[str, doctor.MachinePart]:
     return {part.name: part for part in doctor.examine()}
 
 

@@ -293,5 +293,5 @@ def test_results_of_a_kind_have_a_folder_of_their_own(tmp_path: Path, monkeypatc
     machine: Any = SimpleNamespace(box=None)
     run = KernelRun(arguments, machine, one_kernel.Budget(candidates=1), ("rules",), None, device="h200")  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        run.search(one_kernel.Target(root / "k0.cu", "k0", "k0.cu"))
+        run.search(one_kernel.KernelTarget(root / "k0.cu", "k0", "k0.cu"))
     assert [out.name for out in outs] == ["k0-k0@h200"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding
+from engine.cpu import CpuBinary, CpuFinding, CpuJob, CpuMachine, CpuRun
 from engine.cpu.toolchain import find_toolchain
 from engine.model import LaunchConfig
 from engine.process.sandbox import sandbox
@@ -41,10 +41,10 @@ class Kernel:
     def runs(self, orders: Sequence[int] = (0, 1, 2), *, deadline_s: float = 20) -> list[CpuRun]:
         return self.machine.run_many(self.binary, [self.job(o) for o in orders], deadline_s=deadline_s)
 
-    def races(self, orders: Sequence[int] = (0, 1)) -> tuple[Finding, ...]:
+    def races(self, orders: Sequence[int] = (0, 1)) -> tuple[CpuFinding, ...]:
         return self.machine.races(self.binary, [self.job(o) for o in orders])
 
-    def races_by_order(self, orders: Sequence[int]) -> list[tuple[Finding, ...]]:
+    def races_by_order(self, orders: Sequence[int]) -> list[tuple[CpuFinding, ...]]:
         """As `races`, one answer for each order; the fibres of all are made once."""
         runs = self.machine.race_runs([(self.binary, self.job(o)) for o in orders])
         return [run.findings for run in runs]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.cpu import CpuMachine, Finding
+from engine.cpu import CpuFinding, CpuMachine
 from engine.cpu.jobs import CpuBinary
 from engine.cuda.load import load_program
 from engine.errors import RefusedError
@@ -177,7 +177,7 @@ def test_a_detector_that_did_not_see_the_original_to_its_end_gives_no_verdict(
 ) -> None:
     evaluator, program = _evaluator(cpu, tmp_path, ATOMIC)
     with closing(evaluator):
-        ended = (Finding("timeout", "did not end in 20 s"),)
+        ended = (CpuFinding("timeout", "did not end in 20 s"),)
         monkeypatch.setattr(evaluator._screen._machine, "races", lambda *arguments: ended)  # type: ignore[attr-defined]
         built, _ = evaluator.open(program)
         assert "ThreadSanitizer gave no verdict on the original: did not end in 20 s" in evaluator.signals.missing

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.cpu.jobs import CpuJob, CpuRun, Finding
+from engine.cpu.jobs import CpuFinding, CpuJob, CpuRun
 from engine.evaluate.mixed_magnitudes import MixedMagnitudes
 from engine.model import Failure, LaunchConfig
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
@@ -168,10 +168,10 @@ def test_is_accepted_at_every_seed(name: str) -> None:
 
 
 def test_a_fault_of_the_candidate_is_one_and_a_late_end_is_none() -> None:
-    failure = _judge(_gated, lambda g, u: (Finding("out_of_bounds", "reads x0[9000]"),))
+    failure = _judge(_gated, lambda g, u: (CpuFinding("out_of_bounds", "reads x0[9000]"),))
     assert failure is not None
     assert failure.reason.startswith("reads x0[9000] (with '")
-    assert _judge(_gated, lambda g, u: (Finding("timeout", "did not end"),)) is None
+    assert _judge(_gated, lambda g, u: (CpuFinding("timeout", "did not end"),)) is None
 
 
 def test_each_input_is_huge_beside_others_of_one_magnitude() -> None:

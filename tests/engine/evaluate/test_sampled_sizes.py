@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.cpu.jobs import CpuJob, CpuRun, Finding
+from engine.cpu.jobs import CpuFinding, CpuJob, CpuRun
 from engine.cpu.sampled import Writes
 from engine.evaluate import sampled_sizes
 from engine.evaluate.sampled_places import corners, counterparts
@@ -45,7 +45,7 @@ def _run(kernel: Kernel, job: CpuJob) -> CpuRun:
             if (wrote := kernel(i, n, launch.blocks * BLOCK)) is not None:
                 at, value = wrote
                 if not 0 <= at < n:
-                    return CpuRun({}, (Finding("out_of_bounds", f"writes y[{at}]"),), None, 0.0)
+                    return CpuRun({}, (CpuFinding("out_of_bounds", f"writes y[{at}]"),), None, 0.0)
                 found[at] = (value, place, found.get(at, (0.0, 0, set()))[2] | {i})
     entries = np.array(sorted(found), np.int64)
     nothing = np.zeros(0, bool)
@@ -168,7 +168,7 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
         def given(kernel: Kernel, job: CpuJob) -> CpuRun:
             looked_at.append(kernel)
             slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 30_000
-            return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if slow else run(kernel, job)
+            return CpuRun({}, (CpuFinding("timeout", "did not end"),), None, 0.0) if slow else run(kernel, job)
 
         return given
 
@@ -190,7 +190,7 @@ def test_a_loop_that_ends_at_once_at_a_part_of_a_size_and_never_at_the_whole_is_
 
     def given(kernel: Kernel, job: CpuJob) -> CpuRun:
         endless = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 1 << 20
-        return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if endless else plain(kernel, job)
+        return CpuRun({}, (CpuFinding("timeout", "did not end"),), None, 0.0) if endless else plain(kernel, job)
 
     plain = _run
     monkeypatch.setattr(f"{__name__}._run", given)
@@ -206,7 +206,7 @@ def test_what_nobody_wrote_counts_where_the_block_itself_has_to(
     """A tile whose halo is not loaded at one height in eight was taken for what the blocks that are left out write."""
 
     def given(kernel: Kernel, job: CpuJob) -> CpuRun:
-        unwritten = Finding("uninitialised", f"reads {array}[3] before it is written", array=array, index=3)
+        unwritten = CpuFinding("uninitialised", f"reads {array}[3] before it is written", array=array, index=3)
         wrong = kernel is not _original and job.sample is not None and job.sample.entries["y"] % 8 == 1
         return CpuRun({}, (unwritten,), None, 0.0) if wrong else plain(kernel, job)
 
@@ -290,7 +290,7 @@ def test_sizes_at_which_blocks_of_the_original_take_long_are_kept() -> None:
     """What ends in time in the blocks that are sampled is no fault in those between."""
 
     def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
-        late = CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0)
+        late = CpuRun({}, (CpuFinding("timeout", "did not end"),), None, 0.0)
         between = [job.sample is not None and len(job.sample.blocks) == 16 for job in jobs]
         return [late if each else _run(_original, job) for each, job in zip(between, jobs, strict=True)]
 
@@ -331,7 +331,7 @@ def test_a_difference_is_none_where_the_noise_of_sums_could_not_be_measured(busy
     seen: list[int] = []
 
     def run(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
-        late = (Finding("timeout", "did not end"),)
+        late = (CpuFinding("timeout", "did not end"),)
         seen.append(len(jobs))
         again = busy and len(jobs) == sampled_sizes._CONTENTS
         return [CpuRun({}, late, None, 0.0) if again else _run(binary, job) for job in jobs]

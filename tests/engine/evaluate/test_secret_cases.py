@@ -15,9 +15,10 @@ from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
 from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.model import Binary, Target
+from engine.process.decode import decode
 from engine.spec.data import generate, scalars
 from engine.spec.find import find_spec
-from engine.spec.plain import as_spec
+from engine.spec.kernel_spec import KernelSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,7 +53,7 @@ def test_one_case_has_other_values_of_real_scalars() -> None:
         assert first.sizes in [case.sizes for case in spec.check]
         assert scalars(spec, first)["a"] == np.float32(first.changed["a"]) != 2.5
         assert [case.changed for case in others] == [{}] * MOST
-        (sent,) = as_spec(json.loads(json.dumps(asdict(replace(spec, time=(first,)))))).time
+        (sent,) = decode(KernelSpec, json.loads(json.dumps(asdict(replace(spec, time=(first,)))))).time
         assert sent.changed == first.changed  # as a device's process has it
 
 

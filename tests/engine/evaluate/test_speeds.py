@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from engine.compile.built import Built
-from engine.cpu import CpuRun, Finding
+from engine.cpu import CpuFinding, CpuRun
 from engine.errors import RefusedError
 from engine.evaluate import speeds
 from engine.evaluate.cpu import CpuEvaluator
@@ -34,7 +34,7 @@ class Slow:
             self.tried.append(n)
             self.sizes.append(len(job.buffers["x"]))
             taken = (n / self.unit) ** 2
-            late = (Finding("timeout", f"did not end in {deadline_s:g} s"),) if taken > deadline_s else ()
+            late = (CpuFinding("timeout", f"did not end in {deadline_s:g} s"),) if taken > deadline_s else ()
             counts = AccessCounts((KernelCounts(job.launches[0], (), 0.0, 0.0, barriers=float(n * n)),))
             runs.append(CpuRun({}, late, None if late else counts, taken))
         return runs

@@ -17,7 +17,7 @@ from engine.generate.strategies import STRATEGIES
 from engine.generate.task import Task, read_task
 from engine.generate.trial import TriedKernel
 from engine.llm.answers import EditError
-from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatError, Fault, TokenUsage
 from engine.llm.edits import Workplace
 from engine.model import Failure, Outcome, Program, Target
 from engine.spec.reader import specs_in
@@ -56,7 +56,7 @@ class Answers:
         answer = self.answers.pop(0)
         if isinstance(answer, Fault):
             raise ChatError("no", fault=answer)
-        return ChatAnswer(answer, "m", Usage(1, 1))
+        return ChatAnswer(answer, "m", TokenUsage(1, 1))
 
 
 def author(door: Answers, repairs: int = 2) -> Author:

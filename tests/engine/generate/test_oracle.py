@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 from engine.errors import RefusedError, UsageError
-from engine.generate.oracle import Known, Oracle, Reference, ReferenceError_, compare, prepare, read_reference, repeats
+from engine.generate.oracle import (
+    Oracle,
+    Reference,
+    ReferenceCheck,
+    ReferenceError_,
+    compare,
+    prepare,
+    read_reference,
+    repeats,
+)
 from engine.generate.task import Task, read_task
 from engine.model import Program
 from engine.process.sandbox import sandbox
@@ -223,7 +232,7 @@ def test_whole_outputs_are_held_to_whole_numbers(ask: Any) -> None:
         prepare(spec, whole, [ask(RIGHT)], checks)
     with pytest.raises(ReferenceError_, match="int8 cannot hold"):
         prepare(spec, whole, [ask("def softmax(x):\n    return (x * 0 + 300)\n")], checks)
-    known: Known = prepare(spec, whole, [ask("def softmax(x):\n    return (x > 0)\n")], checks)[0]
+    known: ReferenceCheck = prepare(spec, whole, [ask("def softmax(x):\n    return (x > 0)\n")], checks)[0]
     assert known.wide["y"].dtype == np.int8
     assert set(known.wide["y"].tolist()) == {0, 1}
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from engine.llm.approaches import APPROACHES, COMBINE
-from engine.llm.chat import ChatAnswer, Usage
+from engine.llm.chat import ChatAnswer, TokenUsage
 from engine.llm.node_context import Diagnosed
 from engine.profile.priors import INFLUENCES
 from engine.search.progress import Budget
@@ -31,7 +31,7 @@ class Listening(Script):
         lost = answer(("not in the file", "x"), idea=f"Lose number {self.given}")
         tried = answer((LOOP, f"{LOOP}\n    speed(1.9);"), idea="Try that again")
         items = [*json.loads(lost)["proposals"], *found, *json.loads(tried)["proposals"]]
-        return ChatAnswer(json.dumps({"proposals": items}), "scripted", Usage(1, 1))
+        return ChatAnswer(json.dumps({"proposals": items}), "scripted", TokenUsage(1, 1))
 
 
 @pytest.fixture(scope="module")

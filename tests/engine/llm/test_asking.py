@@ -14,7 +14,7 @@ from engine.search.participants import Builds, Participants
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
-from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatError, Fault, TokenUsage
 from engine.llm.feed import Answering, Background, LlmFeed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
 from engine.llm.proposer import LlmOptions, LlmProposer
@@ -54,7 +54,7 @@ class Script:
         return json.dumps({"proposals": items})
 
     def complete(self, request):
-        return ChatAnswer(self.text((request.label.split("/")[0], request.about)), "scripted", Usage(1, 1))
+        return ChatAnswer(self.text((request.label.split("/")[0], request.about)), "scripted", TokenUsage(1, 1))
 
     def __call__(self, handler):
         handler.send(200, completion(self.text()))

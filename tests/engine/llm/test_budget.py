@@ -15,7 +15,7 @@ pytest.importorskip("openai")
 
 from engine.errors import UsageError
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price, prompt_estimate
-from engine.llm.chat import ChatError, ChatRequest, Fault, Message, Usage
+from engine.llm.chat import ChatError, ChatRequest, Fault, Message, TokenUsage
 
 from .test_cassette import Once, answer
 
@@ -50,7 +50,7 @@ class Costly:
 @pytest.mark.parametrize("at_once", [1, 8])
 @pytest.mark.parametrize("limit", [Limit(tokens=50_000), Limit(usd=0.25)])
 def test_no_limit_is_passed_by_more_than_one_request(at_once, limit):
-    usage, price = Usage(2_000, 1_000), Price(2.0, 8.0)
+    usage, price = TokenUsage(2_000, 1_000), Price(2.0, 8.0)
     budget = LlmBudget(limit, price)
     client = BudgetedClient(Costly(usage), budget)
 
@@ -77,7 +77,7 @@ class Server:
     """Counts tokens in its own way: so many for each of ours in a prompt, a part of what was allowed in an answer."""
 
     def __init__(self, ratio, seed):
-        self.ratio, self.random, self.most = ratio, random.Random(seed), Usage(0, 0)
+        self.ratio, self.random, self.most = ratio, random.Random(seed), TokenUsage(0, 0)
         self.lock = threading.Lock()
 
     def complete(self, request):
@@ -85,10 +85,10 @@ class Server:
             share, pause, ends = self.random.random(), self.random.random() / 500, self.random.random()
         time.sleep(pause)
         if ends < 0.1:
-            raise ChatError("no", fault=Fault.RATE_LIMITED, usage=Usage(0, 0))
+            raise ChatError("no", fault=Fault.RATE_LIMITED, usage=TokenUsage(0, 0))
         if ends < 0.2:
             raise ChatError("cut", fault=Fault.CONNECTION)
-        usage = Usage(int(prompt_estimate(request) * self.ratio), int(request.max_tokens * share))
+        usage = TokenUsage(int(prompt_estimate(request) * self.ratio), int(request.max_tokens * share))
         with self.lock:
             self.most = max(self.most, usage, key=lambda u: u.tokens)
         if ends < 0.3:

@@ -6,7 +6,7 @@ pytest.importorskip("openai")
 
 from engine.errors import UsageError
 from engine.llm.cassette import Recorder, Replayer
-from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
+from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Message, TokenUsage
 
 REQUEST = ChatRequest((Message("user", "secret prompt"),), "propose/x/0")
 
@@ -25,12 +25,16 @@ class Once:
 
 
 def answer(text, usage=None):
-    return ChatAnswer(text, "m", usage or Usage(10, 5))
+    return ChatAnswer(text, "m", usage or TokenUsage(10, 5))
 
 
 def test_a_recording_gives_answers_and_faults_in_order(tmp_path):
     recorder = Recorder(
-        Once(answer("one"), ChatError("no", fault=Fault.REFUSED, usage=Usage(3, 1), text="I will not"), answer("two")),
+        Once(
+            answer("one"),
+            ChatError("no", fault=Fault.REFUSED, usage=TokenUsage(3, 1), text="I will not"),
+            answer("two"),
+        ),
         tmp_path / "c.jsonl",
     )
     recorder.complete(REQUEST)

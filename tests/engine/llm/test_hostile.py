@@ -9,7 +9,7 @@ pytest.importorskip("jinja2")
 
 from engine.cuda.edit import edit_program
 from engine.cuda.load import load_program
-from engine.llm.chat import ChatAnswer, Fault, Usage
+from engine.llm.chat import ChatAnswer, Fault, TokenUsage
 from engine.llm.node_context import make_context
 from engine.llm.proposer import LlmProposer
 from engine.model import Evaluation, Measurement, Outcome, Target
@@ -43,7 +43,7 @@ class Says:
         self.text = text
 
     def complete(self, request):
-        return ChatAnswer(self.text, "hostile", Usage(1, 1))
+        return ChatAnswer(self.text, "hostile", TokenUsage(1, 1))
 
 
 def attack(case):

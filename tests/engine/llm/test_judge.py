@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from engine.cuda.kernel import Edit, Span
-from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatError, Fault, TokenUsage
 from engine.llm.judge import (
     BOUND,
     GAIN,
@@ -41,7 +41,7 @@ class Says:
         for key, summary in re.findall(r"^### (\w{8})\n<data-\w+>\n(.*)$", request.messages[-1].content, re.M):
             gain, risk = self.scores(summary)
             found.append({"edit": key, "gain": gain, "risk": risk, "bound": "memory"})
-        return ChatAnswer(json.dumps({"scores": found}), "m", Usage(10, 10))
+        return ChatAnswer(json.dumps({"scores": found}), "m", TokenUsage(10, 10))
 
 
 class Fails:

@@ -16,7 +16,7 @@ from engine.cuda.load import load_program
 from engine.errors import UsageError
 from engine.llm.answers import read_answer
 from engine.llm.approaches import asking_for
-from engine.llm.chat import ChatAnswer, Usage, estimated_tokens
+from engine.llm.chat import ChatAnswer, TokenUsage, estimated_tokens
 from engine.llm.edits import make_proposal
 from engine.llm.failures import Failed, detail
 from engine.llm.judge import Judged
@@ -197,7 +197,7 @@ def test_a_repair_tells_no_case_that_a_launch_was_refused_in():
         def complete(self, request):
             asked.append(request)
             text = "Idea: Launch less\nGrid: rows / 64\nBlock: 64\n"
-            return ChatAnswer(text, "m", Usage(1, 1))
+            return ChatAnswer(text, "m", TokenUsage(1, 1))
 
     spec, node = grown()
     context = context_of(spec, node)
@@ -227,7 +227,7 @@ def test_the_debugger_remembers_what_put_another_edit_right():
         def complete(self, request):
             asked.append(request.messages)
             text = {"idea": f"Try {len(asked)}", "edits": [{"span": "S2", "search": "", "replace": next(texts)}]}
-            return ChatAnswer(json.dumps(text), "m", Usage(1, 1))
+            return ChatAnswer(json.dumps(text), "m", TokenUsage(1, 1))
 
     spec, node = grown()
     tree, context, proposer = (
@@ -470,7 +470,7 @@ def test_a_model_sees_which_figures_are_open_and_nothing_else_of_a_spec():
 @pytest.mark.parametrize("proposers", [("rules", "llm"), ("rules", "tuner", "llm")])
 def test_a_run_tells_the_model_of_the_tuner_where_it_is_among_the_proposers(monkeypatch, proposers):
     told = []
-    monkeypatch.setattr("engine.run.optimization.Part", lambda wanted, *args: told.append(wanted.llm))
+    monkeypatch.setattr("engine.run.optimization.ModelParticipant", lambda wanted, *args: told.append(wanted.llm))
     options = Options(SOFTMAX, proposers=proposers, llm=LlmSettings(model="m"))
     machine, evaluator = SimpleNamespace(target=Target()), SimpleNamespace(build=None)
     parts = SimpleNamespace(options=options, machine=machine, evaluator=evaluator, spec=None, out=SOFTMAX.parent)

@@ -18,7 +18,7 @@ from engine.llm.feed import Background, LlmFeed
 from engine.llm.judge import MOST_JUDGED, Calibration
 from engine.llm.lesson_store import Memory
 from engine.llm.node_context import Diagnosed
-from engine.llm.participant import DiagnosisSources, Part, WantedPart
+from engine.llm.participant import DiagnosisSources, ModelParticipant, WantedPart
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
@@ -64,7 +64,7 @@ def run(
     monkey.setattr("engine.llm.participant.diagnoser", lambda *_: diagnose)
     evaluator = Patient() if patient else FakeEvaluator()
     sources = DiagnosisSources(insight, evaluator.build)
-    part = Part(WantedPart(settings, memory), spec, Target(), folder / name, sources)
+    part = ModelParticipant(WantedPart(settings, memory), spec, Target(), folder / name, sources)
     monkey.undo()
     evaluator.feed = part
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)

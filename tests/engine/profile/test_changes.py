@@ -1,6 +1,6 @@
 import pytest
 
-from engine.profile.changes import Change, _figure, moved
+from engine.profile.changes import CounterChange, _figure, moved
 from engine.profile.counters import DRAM_BYTES
 from tests.engine.profile.samples import profile, step
 
@@ -43,8 +43,8 @@ def test_one_step_against_two():
 
 
 def test_from_nothing_to_something_counts_much():
-    assert Change("x", 0.0, 5.0, "").weight == 10.0
-    assert Change("x", 0.0, 0.0, "").weight == 1.0
+    assert CounterChange("x", 0.0, 5.0, "").weight == 10.0
+    assert CounterChange("x", 0.0, 0.0, "").weight == 1.0
 
 
 def test_counts_are_written_without_powers() -> None:

@@ -9,13 +9,13 @@ from textwrap import indent
 import pytest
 
 from engine.cuda.parse import parse
-from engine.rewrite.snippet_template import Template, template
+from engine.rewrite.snippet_template import Snippet, template
 
 SNIPPETS = sorted(f.name.removesuffix(".cu") for f in resources.files("engine.rules").joinpath("snippets").iterdir())
 
 
 def test_holes_are_filled_and_lines_without_value_go() -> None:
-    snippet = Template("$head\nvoid $f() {\n    $body\n}\n")
+    snippet = Snippet("$head\nvoid $f() {\n    $body\n}\n")
     assert snippet.holes == ("head", "f", "body")
     assert snippet.render(head="", f="g", body="a();\n\nb();") == "void g() {\n    a();\n\n    b();\n}\n"
     with pytest.raises(KeyError):
@@ -23,7 +23,7 @@ def test_holes_are_filled_and_lines_without_value_go() -> None:
 
 
 def test_sections() -> None:
-    parts = Template("//: first\nint $a;\n//: second\n$a = 1;\n").sections()
+    parts = Snippet("//: first\nint $a;\n//: second\n$a = 1;\n").sections()
     assert {name: part.render(a="x") for name, part in parts.items()} == {"first": "int x;\n", "second": "x = 1;\n"}
 
 

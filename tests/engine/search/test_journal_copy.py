@@ -14,7 +14,7 @@ from engine.process.decode import NotThis
 from engine.process.wire import pack, unpack
 from engine.rewrite.proposal import Proposal
 from engine.search.journal import Credit, Entry, Journal
-from engine.search.journal_copy import JournalCopy, Place, rows_after, snapshot
+from engine.search.journal_copy import CopyPosition, JournalCopy, rows_after, snapshot
 from engine.search.question import ANSWERED, OPEN, Asked, question
 from engine.search.reward import Proxies
 
@@ -34,7 +34,7 @@ def journal(path: Path, count: int, identity: str = "one") -> Journal:
     return made
 
 
-def sent(path: Path, place: Place, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
+def sent(path: Path, place: CopyPosition, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
     return unpack(pack(*rows_after(path, place, **more)))
 
 
@@ -92,7 +92,7 @@ def test_a_copy_has_the_questions_and_credits(tmp_path: Path) -> None:
 
 def test_rows_of_another_run_come_from_the_beginning(tmp_path: Path) -> None:
     journal(tmp_path / "a.sqlite", 2, "other").close()
-    rows, _ = rows_after(tmp_path / "a.sqlite", Place(5, 0, "one"))
+    rows, _ = rows_after(tmp_path / "a.sqlite", CopyPosition(5, 0, "one"))
     assert rows["another"] is True
     assert [row[0] for row in rows["candidates"]] == [0, 1]
 
@@ -106,9 +106,9 @@ def test_one_copy_is_written_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_not_there_yet_has_no_rows(tmp_path: Path) -> None:
-    assert rows_after(tmp_path / "none", Place()) == ({}, [])
+    assert rows_after(tmp_path / "none", CopyPosition()) == ({}, [])
     (tmp_path / "empty.sqlite").touch()
-    assert rows_after(tmp_path / "empty.sqlite", Place()) == ({}, [])
+    assert rows_after(tmp_path / "empty.sqlite", CopyPosition()) == ({}, [])
     assert snapshot(tmp_path / "none") == b""
 
 
@@ -138,11 +138,11 @@ def _changed(column: int, value: object) -> Callable[[dict[str, Any], list[bytes
 )  # fmt: skip
 def test_what_is_no_part_of_a_journal_is_refused_whole(tmp_path: Path, change: Callable[..., None]) -> None:
     journal(tmp_path / "a.sqlite", 3).close()
-    rows, blobs = sent(tmp_path / "a.sqlite", Place())
+    rows, blobs = sent(tmp_path / "a.sqlite", CopyPosition())
     change(rows, blobs)
     copy = JournalCopy(tmp_path / "b.sqlite")
     with pytest.raises(NotThis):
         copy.add(rows, blobs)
-    assert copy.place == Place()
-    assert rows_after(tmp_path / "b.sqlite", Place())[0]["candidates"] == []
+    assert copy.place == CopyPosition()
+    assert rows_after(tmp_path / "b.sqlite", CopyPosition())[0]["candidates"] == []
     copy.close()

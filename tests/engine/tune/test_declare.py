@@ -7,7 +7,8 @@ import pytest
 from engine.cuda.edit import edit_program
 from engine.errors import OptimlError, RefusedError, SourceError, SpecError, UsageError
 from engine.model import LaunchConfig, Resources, Target
-from engine.spec.plain import as_spec
+from engine.process.decode import decode
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, check_left, feasible, fits
@@ -77,7 +78,7 @@ def test_a_declared_launch_may_name_the_constants():
     assert made.figures((128, 4)).launches[0] == (LaunchConfig((128, 1, 1), (128, 1, 1)),)
     assert made.figures((64, 1)).launches[0] == (LaunchConfig((1024, 1, 1), (64, 1, 1)),)
     assert dict(made.spec.steps[0].launch.constants) == {"BLOCK": 256, "ITEMS": 1}
-    assert as_spec(json.loads(json.dumps(dataclasses.asdict(made.spec)))) == made.spec
+    assert decode(KernelSpec, json.loads(json.dumps(dataclasses.asdict(made.spec)))) == made.spec
 
 
 def test_parameters_and_conditions_may_come_from_the_command_line():

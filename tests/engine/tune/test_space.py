@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 
 from engine.arith import evaluate
 from engine.errors import RefusedError, UsageError
-from engine.tune.space import Condition, Parameter, Space, _Checked, parse_values
+from engine.tune.space import Condition, ParameterSpace, TuneParameter, _Checked, parse_values
 from tests.spent import spent
 
 
 def space(conditions=(), **parameters):
-    return Space(tuple(Parameter(n, tuple(v)) for n, v in parameters.items()), tuple(Condition(c) for c in conditions))
+    return ParameterSpace(
+        tuple(TuneParameter(n, tuple(v)) for n, v in parameters.items()), tuple(Condition(c) for c in conditions)
+    )
 
 
 def test_every_point_that_meets_the_conditions_is_listed_in_order():
@@ -112,7 +114,7 @@ def test_a_condition_without_a_value_says_how_to_write_it():
 
 
 def test_a_huge_set_says_how_large_and_where():
-    wide = Space(tuple(Parameter(n, tuple(range(1, 1001)), f"k.cu:{i}") for i, n in enumerate("abc", 1)))
+    wide = ParameterSpace(tuple(TuneParameter(n, tuple(range(1, 1001)), f"k.cu:{i}") for i, n in enumerate("abc", 1)))
     with pytest.raises(UsageError) as caught:
         wide.points()
     assert (caught.value.where, caught.value.what) == (
