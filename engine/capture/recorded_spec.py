@@ -175,7 +175,7 @@ class _Restored:
                 self._set(replace(a, value=text))
                 self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
                 continue
-            whole = dtype.kind == "int" and all(isinstance(v, int) and 1 <= v <= longest for v in values)
+            whole = dtype.kind == "int" and all(isinstance(v, int) and 0 <= v <= longest for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
                 continue
@@ -222,10 +222,10 @@ class _Restored:
             own = dict(drafted)
             for a in free:
                 value = scalar_value(each.arguments[a.name], parse_dtype(a.type))
-                if isinstance(value, int) and value >= 1:
+                if isinstance(value, int) and value >= 0:
                     own[a.size_name] = value
                 elif value is not None:
-                    gap = f"the size '{a.size_name}' was {value} in a recorded launch: sizes are at least 1"
+                    gap = f"the size '{a.size_name}' was {value} in a recorded launch: no size is negative"
                     self.missing.append(Gap(gap))
             sizes.append(own)
         return sizes
