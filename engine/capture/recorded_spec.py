@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from engine.capture.manifest import (
     BLOBS,
@@ -40,7 +41,7 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import value_at
 from engine.spec.find import project_options
 from engine.spec.gaps import Gap
-from engine.spec.kernel_spec import Argument, Case, LaunchExpr
+from engine.spec.kernel_spec import Argument, Case, LaunchExpr, Role
 from engine.spec.launch_config import evaluate
 from engine.spec.shapes import launchable_checks
 from engine.spec.spec_checks import case_name
@@ -58,13 +59,13 @@ def recorded_spec(
     made: Draft | None = None,
     *,
     folder: Path | None = None,
-    kept: frozenset[str] = frozenset(),
+    roles: Mapping[str, Role] = MappingProxyType({}),
 ) -> Draft | None:
     """The spec of a kernel as the recorded program called it; None where no launch of it is recorded.
 
     `kernel` is as of `find_recorded`. `made` is the draft to start from (default: one from the text alone). What the recording
     does not decide stays as drafted; `missing` names what cannot be restored. `folder` is the recording's, by default the
-    repository's, `kept` are outputs of which the kernel leaves elements as they were.
+    repository's, `roles` are those that trial runs showed, of buffers.
     Raises UsageError for a recording that cannot be read, SourceError.
     """
     folder = folder or recording_folder(root)
@@ -76,9 +77,9 @@ def recorded_spec(
     program = load_program(root / found.file, kernels=[found.kernel], include=options.include, unit=options.unit)
     name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
     made = made or draft(program, name, options=options)
-    if kept:
-        roles = [replace(a, role="inout") if a.name in kept else a for a in made.spec.arguments]
-        made = replace(made, spec=replace(made.spec, arguments=tuple(roles)))
+    if roles:
+        arguments = [replace(a, role=roles.get(a.name, a.role)) for a in made.spec.arguments]
+        made = replace(made, spec=replace(made.spec, arguments=tuple(arguments)))
     restored = _Restored(program, made, found, folder).draft()
     if restored.missing and len(found.launches) > 1:
         longest = max(found.launches, key=lambda r: r.total_us)
@@ -175,7 +176,7 @@ class _Restored:
                 self._set(replace(a, value=text))
                 self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
                 continue
-            whole = dtype.kind == "int" and all(isinstance(v, int) and 1 <= v <= longest for v in values)
+            whole = dtype.kind == "int" and all(isinstance(v, int) and 0 <= v <= longest for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
                 continue
@@ -222,10 +223,10 @@ class _Restored:
             own = dict(drafted)
             for a in free:
                 value = scalar_value(each.arguments[a.name], parse_dtype(a.type))
-                if isinstance(value, int) and value >= 1:
+                if isinstance(value, int) and value >= 0:
                     own[a.size_name] = value
                 elif value is not None:
-                    gap = f"the size '{a.size_name}' was {value} in a recorded launch: sizes are at least 1"
+                    gap = f"the size '{a.size_name}' was {value} in a recorded launch: no size is negative"
                     self.missing.append(Gap(gap))
             sizes.append(own)
         return sizes

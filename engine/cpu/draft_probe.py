@@ -187,6 +187,25 @@ class CpuProbe:
             self._spent_s += watch.spent_s()
         return found
 
+    def overwritten(self, spec: KernelSpec, cases: Sequence[Case]) -> frozenset[str]:
+        """Buffers read and written of which the kernel writes each element before it reads it, in all of these cases. Raises as the others."""
+        found = {a.name for a in spec.arguments if a.role == "inout" and not a.symbol}
+        without = replace(
+            spec, arguments=tuple(replace(a, role="out") if a.name in found else a for a in spec.arguments)
+        )
+        for case in cases if found else ():
+            job = self._job(without, case) if self._spent_s <= _MAX_S else None
+            if job is None:
+                return frozenset()
+            watch = _Watch()
+            done = self._machine.run(replace(self._binary, spec=without), job, deadline_s=_MAX_TRIAL_S)
+            self._spent_s += watch.spent_s()
+            found -= {f.array for f in done.findings}
+            found &= {name for name in found if done.written.get(name, 0) >= job.buffers[name].size}
+            if {f.kind for f in done.findings} & _ENDS:
+                return frozenset()
+        return frozenset(found)
+
     def racy(self, spec: KernelSpec, cases: Sequence[Case]) -> frozenset[str]:
         """The names of the cases in which threads race. Raises as the others."""
         found = set()

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from engine.cpu import CpuMachine
@@ -27,7 +28,8 @@ from engine.spec.draft import Draft, DraftForm, OriginalRuns, draft
 from engine.spec.draft_trials import KEEPING, other_shapes
 from engine.spec.find import described, find_spec, partial_table, project_options
 from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, proposal
-from engine.spec.kernel_spec import CompileOptions, KernelSpec, LaunchExpr
+from engine.spec.kernel_spec import Case, CompileOptions, KernelSpec, LaunchExpr, Role
+from engine.spec.launch_config import evaluate
 from engine.spec.reader import spec_of
 from engine.spec.spec_text import with_checks
 from engine.spec.tables import Table, comment_tables, split_kernel
@@ -40,7 +42,7 @@ _REDRAFT = ("kernel", "compile.defines", "launch")  # what other gaps may close 
 class Recorded(Protocol):
     """The spec of a kernel as the program of the repository at `root` called it, as `engine.capture.recorded_spec.recorded_spec` has it."""
 
-    def __call__(self, root: Path, kernel: str, /, *, kept: frozenset[str] = frozenset()) -> Draft | None:
+    def __call__(self, root: Path, kernel: str, /, *, roles: Mapping[str, Role] = MappingProxyType({})) -> Draft | None:
         """None where no launch of the kernel was recorded."""
         ...
 
@@ -200,8 +202,14 @@ class SpecMaker:
                 machine = CpuMachine(cache_folder() / "cpu", sandbox=self._box, scratch=scratch)
                 probe = CpuProbe(program, found.spec, machine, self._root)
                 failing = probe.failing(found.spec, found.spec.check)
-                if probe.kept and self._recorded is not None:
-                    found = self._recorded(self._root, kernel, kept=frozenset(probe.kept)) or found
+                if not failing and all(_blocks(program, found.spec, case) == 1 for case in found.spec.time):
+                    # Threads of several blocks may meet where the program never has them.
+                    several = [case for case in found.spec.check if _blocks(program, found.spec, case) > 1]
+                    failing = dict.fromkeys(probe.racy(found.spec, several), "races")
+                overwritten = frozenset[str]() if failing else probe.overwritten(found.spec, found.spec.check)
+                if (probe.kept or overwritten) and self._recorded is not None:
+                    roles: dict[str, Role] = {**dict.fromkeys(probe.kept, "inout"), **dict.fromkeys(overwritten, "out")}
+                    found = self._recorded(self._root, kernel, roles=roles) or found
                 shapes = other_shapes(probe, found.spec, failing) if failing else ()
             except OptimlError as error:
                 return found, "recorded", (f"the recorded spec was not tried: {error}",)
@@ -262,6 +270,10 @@ class SpecMaker:
                 except SpecError as error:  # the line is one of no file
                     raise SpecError(f"the drafted spec of '{base}' is rejected: {error.what}", path, error.do) from None
         raise SpecError(f"the drafted spec of '{base}' cannot be parsed", path, f"run 'optiml init {path}'")
+
+
+def _blocks(program: Program, spec: KernelSpec, case: Case) -> int:
+    return evaluate(program, spec, 0, case.sizes).blocks
 
 
 def _same(name: str, other: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.spec.shapes import varied
+from engine.spec.shapes import timed_shapes, varied
 
 _MOST_ACCESSES = (
     4e9  # of elements, in a timing case; ours: some milliseconds on a current GPU, so that a short search tries many
 )
 KEEPING = "assumed: shapes at which the kernel keeps to its buffers"  # said of shapes that trials chose
 _MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
+_MOST_TIMED = 2  # of those that are as large as timed ones
 _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2
 
 
@@ -72,6 +74,9 @@ def other_shapes(trials: Trials, spec: KernelSpec, failing: Collection[str]) -> 
     found = [case for case in spec.check if case.name not in failing]
     there = [case.name for case in spec.check]
     found += [case for case in varied(spec) if case.name not in there and not trials.failing(spec, (case,))]
+    if not found:
+        timed = (case for case in timed_shapes(spec) if not trials.failing(spec, (case,)))
+        found = [*itertools.islice(timed, _MOST_TIMED)]
     racy = trials.racy(spec, found)
     return tuple([case for case in found if case.name not in racy] or found)[:_MOST_SHAPES]
 

@@ -427,8 +427,8 @@ class _SpecReader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fail(f"the size '{name}' is {_kind(value)}, not a number", *keys, do="sizes must be plain numbers")
         if isinstance(value, int):
-            if not 1 <= value < 2**48:
-                self.fail(f"the size '{name}' is {str(value)[:40]}", *keys, do="sizes must be from 1 to 2**48")
+            if not 0 <= value < 2**48:
+                self.fail(f"the size '{name}' is {str(value)[:40]}", *keys, do="sizes must be from 0 to 2**48")
         elif not math.isfinite(value):
             self.fail(f"the size '{name}' is {value}", *keys, do="give a finite number")
         return value

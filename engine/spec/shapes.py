@@ -36,6 +36,7 @@ _MAX_DOUBLED, _MOST_DOUBLED = (
     12,
     4,
 )  # of a check that has to have several blocks, and how much larger than others it may be
+_MAX_HALVED, _MOST_TIMED = 8, 8  # of a timed shape to check, and how much larger than others it may be
 _LONG = 4099  # of a length that is short for timing: its checks are those of any length
 
 
@@ -237,6 +238,21 @@ def varied(spec: KernelSpec) -> tuple[Case, ...]:
         even = {**first, **dict.fromkeys(lengths, side)}
         found += [even, *({**even, n: max(1, side // 2)} for n in lengths)]
     return tuple(Case(case_name(s), s) for at, s in enumerate(found) if s not in found[:at])
+
+
+def timed_shapes(spec: KernelSpec) -> tuple[Case, ...]:
+    """Shapes to check that are those to time, halved until they can be checked: a grid may fit no others. What is no extent is small."""
+    extents = {word for a in spec.arguments if a.role != "scalar" for word in re.findall(r"\w+", a.size)}
+    found = []
+    for time in spec.time:
+        few = {n: sorted({c.sizes.get(n, v) for c in spec.check})[:2][-1] for n, v in time.sizes.items()}
+        sizes = {n: v if n in extents else min(v, few[n]) for n, v in time.sizes.items()}
+        for _ in range(_MAX_HALVED):
+            case = Case(case_name(sizes), sizes)
+            if case not in found and _largest(list(spec.arguments), case) <= _MOST_TIMED * MAX_CHECKED:
+                found.append(case)
+            sizes = {n: int(v) // 2 if n in extents and v > _TILE else v for n, v in sizes.items()}
+    return tuple(found)
 
 
 def tile_of(program: Program, spec: KernelSpec) -> int:

@@ -51,9 +51,9 @@ def secret_cases(
         name = names[turn % len(names)]
         large = bool(large_bytes and spec.time and turn // len(names) % 2)
         base = rng.choice(spec.time if large else spec.check)
-        value = _near(spec, name, int(base.sizes[name]), turn // len(names) % len(_KINDS), rng)
+        value = _near(spec, name, _length(base, name), turn // len(names) % len(_KINDS), rng)
         if large and rng.random() < _BETWEEN:
-            value = int(math.exp(rng.uniform(0.0, math.log(max(1, base.sizes[name])))))
+            value = int(math.exp(rng.uniform(0.0, math.log(_length(base, name)))))
         step = _common(spec, name) if aligned else 1
         value = max(step, value // step * step)
         case = Case(f"{name}={value}, drawn", {**base.sizes, name: value})
@@ -93,7 +93,7 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
     found = []
     for turn in range(count):
         name = names[turn % len(names)]
-        low = max(int(case.sizes[name]) for case in spec.check)
+        low = max(_length(case, name) for case in spec.check)
         high = max(2 * low, *(int(case.sizes[name]) for case in spec.time)) if spec.time else 256 * low
         place = (turn // len(names) + rng.random()) / math.ceil(count / len(names))
         value = int(math.exp(math.log(low) + place * (math.log(min(high, _MOST_SAMPLED)) - math.log(low))))
@@ -139,7 +139,7 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
     names, found = _shape_names(spec), list[Sizes]()
     for name in names:
         # From the timed size on there may be another algorithm for long rows.
-        timed = math.log2(max(int(case.sizes[name]) for case in (*spec.time, smallest)))
+        timed = math.log2(max(_length(case, name) for case in (*spec.time, smallest)))
         for _ in range(_BEYOND if timed + 1.0 < _LONG[0][0] else 0):
             found.append({**smallest.sizes, name: int(2 ** rng.uniform(timed, _LONG[0][0]))})
         for low, high in _LONG:
@@ -172,6 +172,11 @@ def _shape_names(spec: KernelSpec) -> list[str]:
     return sorted(name for name in used if all(isinstance(case.sizes.get(name), int) for case in cases))
 
 
+def _length(case: Case, name: str) -> int:
+    """A size to draw others around: one that is 0 (a pad, a phase) has neighbours, and no orders of magnitude."""
+    return max(1, int(case.sizes[name]))
+
+
 def _common(spec: KernelSpec, name: str) -> int:
     return math.gcd(*(int(case.sizes[name]) for case in (*spec.check, *spec.time))) or 1
 
@@ -179,7 +184,7 @@ def _common(spec: KernelSpec, name: str) -> int:
 def _near(spec: KernelSpec, name: str, value: int, kind: int, rng: random.Random) -> int:
     """A value near a named one. Kinds take turns, so that few cases have odd and even values and edges of blocks among them."""
     block = rng.choice(_MULTIPLES)
-    largest = max(int(case.sizes[name]) for case in spec.check)
+    largest = max(_length(case, name) for case in spec.check)
     if _KINDS[kind] == "odd":
         return rng.choice(
             (value - 1 | 1, value + 1 | 1, (value | 1) + 2 * rng.randrange(1, 4), rng.randrange(2 * largest) | 1)

@@ -185,6 +185,40 @@ def _save(
     save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
 
 
+def test_scalars_that_were_zero_in_a_recorded_launch(tmp_path: Path) -> None:
+    """`first` is a size for the draft, as it bounds a loop; `phase` is one as it differs between launches."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "sums.cu").write_text(
+        "__global__ void sums(float* x, int n, int first, int phase) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i >= n) return;\n"
+        "  float s = phase;\n"
+        "  for (int k = first; k < 4; ++k) s += x[i] * k;\n"
+        "  for (int k = 0; k < first; ++k) s -= x[i];\n"
+        "  x[i] = s;\n"
+        "}\n"
+        "void run(float* x, int n, int f, int p) { sums<<<(n + 255) / 256, 256>>>(x, n, f, p); }\n"
+    )
+    pointer = _pointer(1 << 32, 4 * 4096)
+    launches = tuple(
+        RecordedLaunch(
+            CPU_CALL, (16, 1, 1), (256, 1, 1), (0, 0, 0), 0, "", 1, 1.0,
+            (pointer, *(RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (4096, first, phase))),
+        )
+        for first, phase in ((0, 0), (2, 1))
+    )  # fmt: skip
+    kernel = RecordedKernel("sums", "sums", "sums.cu", 1, "sums", "", "", 1.0, 2, 1.0, 0, (), launches)
+    folder = tmp_path / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+    made = recorded_spec(tmp_path, "sums")
+    assert made is not None
+    assert made.missing == (), made.text
+    assert [(c.sizes["first"], c.sizes["phase"]) for c in made.spec.time] == [(0, 0), (2, 1)]
+    (tmp_path / "sums.cu").write_bytes(made.text.encode() + (tmp_path / "sums.cu").read_bytes())
+    assert len(find_spec(tmp_path, tmp_path / "sums.cu")[0].time) == 2
+
+
 def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     """As many elements as the launch has threads; of another length it may be an allocator's segment."""
     (tmp_path / ".git").mkdir()

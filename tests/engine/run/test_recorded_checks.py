@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from engine.cuda.load import load_program
 from engine.process.sandbox import sandbox
-from engine.run.ready_spec import SpecMaker
+from engine.run.ready_spec import Recorded, SpecMaker
 from engine.spec.draft import Draft, draft
-from engine.spec.kernel_spec import Case
+from engine.spec.kernel_spec import Case, Role
 from engine.spec.spec_text import spec_text
 
 # Transposes tiles of 16 x 16 without asking where the matrix ends, as samples do that are only run at multiples.
@@ -35,9 +37,7 @@ def test_checks_at_which_the_kernel_fails_give_way_to_others(tmp_path: Path) -> 
     file = tmp_path / "turn.cu"
     file.write_text(CODE)
     found = _recorded(file, (1, 7, 33))
-    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, kept=frozenset(): found).ready(
-        file, "turn"
-    )
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "turn")
     assert ready.source == "recorded"
     assert ready.spec.check
     assert all(int(case.sizes["width"]) % 16 == 0 for case in ready.spec.check)
@@ -51,9 +51,7 @@ def test_checks_that_hold_stay_as_recorded(tmp_path: Path) -> None:
     file = tmp_path / "turn.cu"
     file.write_text(CODE)
     found = _recorded(file, (16, 48))
-    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, kept=frozenset(): found).ready(
-        file, "turn"
-    )
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "turn")
     assert [case.sizes["width"] for case in ready.spec.check] == [16, 48]
 
 
@@ -62,15 +60,81 @@ def test_an_output_that_is_not_written_whole_is_part_of_the_inputs(tmp_path: Pat
     (tmp_path / ".git").mkdir()
     file = tmp_path / "turn.cu"
     file.write_text(CODE.replace("out[", "if (in[0] > 1e30f) out["))
-    asked: list[frozenset[str]] = []
+    asked: list[Mapping[str, Role]] = []
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=_with_roles(_recorded(file, (16, 48)), asked)).ready(
+        file, "turn"
+    )
+    assert asked == [{}, {"out": "inout"}]
+    assert ready.spec.argument("out").role == "inout"
 
-    def recorded(root: Path, kernel: str, *, kept: frozenset[str] = frozenset()) -> Draft:
-        asked.append(kept)
-        found = _recorded(file, (16, 48))
-        roles = tuple(replace(a, role="inout") if a.name in kept else a for a in found.spec.arguments)
-        spec = replace(found.spec, arguments=roles)
+
+def _with_roles(found: Draft, asked: list[Mapping[str, Role]]) -> Recorded:
+    def recorded(root: Path, kernel: str, /, *, roles: Mapping[str, Role] = MappingProxyType({})) -> Draft:
+        asked.append(dict(roles))
+        arguments = tuple(replace(a, role=roles.get(a.name, a.role)) for a in found.spec.arguments)
+        spec = replace(found.spec, arguments=arguments)
         return Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
 
+    return recorded
+
+
+def test_an_output_whose_uses_are_not_seen_is_one_where_all_of_it_is_written_first(tmp_path: Path) -> None:
+    """A buffer that the kernel stores to as `float4` was an input as well, and refused: no output depends on it."""
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "turn.cu"
+    file.write_text(
+        CODE.replace("out[x * width + y] =", "float* own = reinterpret_cast<float*>(out);\n    own[x * width + y] =")
+    )
+    found = _recorded(file, (16, 48))
+    both = replace(
+        found.spec, arguments=tuple(replace(a, role="inout") if a.name == "out" else a for a in found.spec.arguments)
+    )
+    asked: list[Mapping[str, Role]] = []
+    recorded = _with_roles(replace(found, spec=both), asked)
     ready = SpecMaker(tmp_path, sandbox(False), recorded=recorded).ready(file, "turn")
-    assert asked == [frozenset(), {"out"}]
-    assert ready.spec.argument("out").role == "inout"
+    assert asked == [{}, {"out": "out"}]
+    assert ready.spec.argument("out").role == "out"
+
+
+def test_a_grid_that_is_always_the_same_is_checked_at_the_recorded_size(tmp_path: Path) -> None:
+    """Of a kernel without a guard: at every other size it leaves its buffers."""
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "twice.cu"
+    file.write_text(
+        "__global__ void twice(float* x, int n, int times) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  for (int k = 0; k < times; ++k) { x[i] *= 2; x[n + i] += 1; }\n"
+        "}\n"
+        "void run(float* x) { twice<<<24, 128>>>(x, 24 * 128, 9000); }\n"
+    )
+    spec = draft(load_program(file), "twice").spec
+    arguments = tuple(
+        replace(a, size="2*n", role="inout") if a.role != "scalar" else replace(a, value="") for a in spec.arguments
+    )
+    checks = tuple(Case(f"n={n},times={t}", {"n": n, "times": t}) for n, t in ((1, 1), (7, 129), (129, 7)))
+    time = (Case("n=3072,times=9000", {"n": 3072, "times": 9000}),)
+    spec = replace(spec, arguments=arguments, check=checks, time=time)
+    found = Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "twice")
+    assert [case.sizes for case in ready.spec.check] == [{"n": 3072, "times": 7}]
+
+
+def test_a_kernel_of_one_block_is_not_checked_where_its_blocks_would_race(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "twist.cu"
+    file.write_text(
+        "__global__ void twist(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) y[n - 1 - i] = x[i];\n"
+        "  __syncthreads();\n"
+        "  if (i < n) y[i] = y[i] * 2 + x[i];\n"
+        "}\n"
+        "void run(float* y, const float* x, int n) { twist<<<(n + 63) / 64, 64>>>(y, x, n); }\n"
+    )
+    spec = draft(load_program(file), "twist").spec
+    checks = tuple(Case(f"n={n}", {"n": n}) for n in (1, 129, 903))
+    sized = tuple(replace(a, size="n") if a.role != "scalar" else a for a in spec.arguments)
+    spec = replace(spec, arguments=sized, check=checks, time=(Case("n=60", {"n": 60}),))
+    found = Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "twist")
+    assert max(int(case.sizes["n"]) for case in ready.spec.check) in range(2, 65)

@@ -160,6 +160,12 @@ def test_missing_check_cases_are_derived_awkward_and_within_the_expressions() ->
     assert 1 not in [c.sizes["n"] for c in halved.check]
 
 
+def test_a_size_of_which_no_buffer_has_an_extent_may_be_zero() -> None:
+    """A pad, a phase, an offset: callers pass 0 for each of these."""
+    spec = _spec(COPY.replace("m = 1", "m = 0"))
+    assert [c.sizes["m"] for c in (*spec.check, *spec.time)] == [0, 0]
+
+
 # what is replaced in COPY, by what, the line that is told, words of the message
 MISTAKES = [
     ('kernel = "copy"', 'kernel = "cpoy"', 3, "copy"),
@@ -191,7 +197,7 @@ MISTAKES = [
     ('size = "n" }\ny', 'size = "n", fill = "symmetric" }\ny', 5, "no square matrix"),
     ('size = "n" }\ny', 'size = "n", value = "3" }\ny', 5, "'value'"),
     ('size = "n" }\ny', 'size = "?" }\ny', 5, "not filled in"),
-    ("n = 7", "n = 0", 8, "'n' is 0"),
+    ("n = 7", "n = 0", 5, "'x' has 0 elements in the case n=0,m=1"),
     ("n = 7", "n = -3", 8, "'n' is -3"),
     ("n = 7", 'n = "7"', 8, "a string"),
     ("n = 7", "n = true", 8, "true or false"),

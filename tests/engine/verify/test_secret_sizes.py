@@ -113,3 +113,16 @@ def test_sampled_sizes_lie_between_the_cases_and_large_ones_far_beyond(tmp_path:
         assert all(
             sizes[other] <= 600 for sizes in long if sizes[size] > 1 << 19 for other in sizes if other != size
         ), value
+
+
+def test_other_sizes_are_drawn_around_a_pad_of_zero(tmp_path: Path) -> None:
+    text = original_text("scale").replace(b'size = "n"', b'size = "n + pad"')
+    text = text.replace(b"{ n = ", b"{ pad = 0, n = ")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_bytes(text)
+    spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
+    for seed in range(30):
+        rng = random.Random(seed)
+        drawn = [case.sizes for case in secret_cases(spec, rng, large_bytes=256 << 20)]
+        drawn += [*sampled_sizes(spec, rng, 96), *large_sizes(spec, rng, 1 << 32), *long_sizes(spec, rng, 1 << 34)]
+        assert {sizes["pad"] > 0 for sizes in drawn} == {True, False}
