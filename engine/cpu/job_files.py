@@ -69,6 +69,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
     # Both pointers lead to the output's buffer, which begins with what the input holds; the input's own is left alone.
     places = {name: number for number, name in enumerate(names)}
     places |= {first: places[name] for name, first in job.shared.items()}
+    passed_on = {name: number for name, number in places.items() if name not in job.null}
     for name in names:
         array = job.buffers[job.shared.get(name, name)]
         size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
@@ -89,7 +90,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
                 spec.file,
                 "check the launch's grid, block and shared memory",
             )
-        words = [_word(each, places) for each in passed(spec, part, job.scalars)]
+        words = [_word(each, passed_on) for each in passed(spec, part, job.scalars)]
         shape = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
         rows.append(" ".join(["launch", *map(str, shape), *words]))
         if job.sample:
@@ -99,4 +100,4 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
 
 def _word(value: Passed, places: Mapping[str, int]) -> str:
     """A value's bytes, and for each address in it the byte and the number of the buffer."""
-    return "+".join([f"s{value.data.hex()}", *(f"{at}:{places[name]}" for at, name in value.places)])
+    return "+".join([f"s{value.data.hex()}", *(f"{at}:{places[name]}" for at, name in value.places if name in places)])

@@ -106,7 +106,7 @@ class AdmittedChecks:
             wanted += [(first + i, NAN) for i, each in enumerate(proposed) if each.nan]
         passing = self._passing(wanted)
         plain = [(item, proposed[item.case - first].same_as) for item in passing if item.family == "declared"]
-        compared = [(item, item.buffers, same_as) for item, same_as in plain if same_as is not None]
+        compared = [(item, self._apart(item), same_as) for item, same_as in plain if same_as is not None]
         kept = [item.case for item, same_as in plain if same_as is None and self._finite(item)]
         for (item, _, _), run in zip(compared, self.runs.again(compared), strict=True):
             if not run.findings and self.noise.compare(item, run.outputs) is None:
@@ -114,7 +114,11 @@ class AdmittedChecks:
         long = self._in_any_order([item for item in passing if item.family == LONG_ROWS])
         kept = sorted([*kept, *(item.case for item in long)])
         special = SpecialValues(self.spec, self._ordinary)
-        admitted: dict[Wanted, frozenset[str] | None] = {(case, families[case - first]): None for case in kept}
+        # Those of no visible caller count by their results alone.
+        results = frozenset(a.name for a in self.spec.arguments if a.role in ("out", "inout"))
+        admitted: dict[Wanted, frozenset[str] | None] = {
+            (case, families[case - first]): results if proposed[case - first].unseen else None for case in kept
+        }
         for item in passing:
             if item.family == NAN and item.case in kept:
                 admitted |= self._nan_checks(special, [item])
@@ -122,6 +126,13 @@ class AdmittedChecks:
         for place, case in enumerate(kept):
             self.noise.rename(case, first + place)
         self._confirming |= {(first + kept.index(case), family): c for (case, family), c in admitted.items()}
+
+    def _apart(self, item: KnownRun) -> Arrays:
+        """The contents of a run, those that an output's buffer shares in a buffer of its own."""
+        return {
+            **item.buffers,
+            **{name: item.buffers[of].copy() for name, of in self.cases()[item.case].shared.items()},
+        }
 
     def admit_undeclared(self) -> None:
         """Contents that the spec's fills leave out."""

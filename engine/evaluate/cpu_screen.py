@@ -163,7 +163,8 @@ class CpuScreen:
         """A program's run of a case. Raises OptimlError where it cannot be launched at one that the original can."""
         launches = self._secret.whole(built, timed=False).launches[case]
         early = not self._builder.defences.late_copies
-        return CpuJob(launches, *inputs, order, early_copies=early, shared=self._case(case).shared)
+        at = self._case(case)
+        return CpuJob(launches, *inputs, order, early_copies=early, shared=at.shared, null=at.null)
 
     def _first_job(self, built: Built, item: KnownRun) -> CpuJob:
         return self._job(built, item.case, (self._before(item), item.scalars), 0)

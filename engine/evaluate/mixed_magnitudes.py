@@ -23,11 +23,11 @@ from engine.cpu import CpuBinary, CpuJob, CpuMachine
 from engine.cuda.phases import NVCC, form_of
 from engine.evaluate.twin_jobs import twin_job
 from engine.model import Failure, LaunchConfig
-from engine.spec.alike import ALIKE, NAN_SHARES, alike, faint, far, halves, spread, with_nan
+from engine.spec.alike import ALIKE, NAN_SHARES, alike, faint, far, halves, side_by_side, spread, with_nan
 from engine.spec.data import bytes_needed, poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.magnitudes import AWAY, FROM_ONE, HUGE, Mix, all_magnitudes, away, mixed, mixes
+from engine.spec.magnitudes import AWAY, FROM_ONE, HUGE, Mix, all_magnitudes, away, mixed, mixes, top
 from engine.verify.defences import ALL, Defences
 from engine.verify.other_callers import whole_numbers
 
@@ -68,6 +68,7 @@ class _ContentsTrial:
     wrong: float = _GROSS  # of a result as large as usual, or larger: what counts as a difference
     exact: float = 0.0  # of a result: how far the original may be from its twin; 0: by rounding alone
     asked: Asked = "all"
+    rule: float = _BY_RULE  # of all elements, with "others": where the original must be exact
 
     @property
     def tried(self) -> tuple[Arrays, ...]:
@@ -130,7 +131,7 @@ class MixedMagnitudes:
                 if trial.beside == "larger":
                     counts[name] &= results[1].twin[name] != 0
                 elif trial.beside == "others":
-                    counts[name] = np.full(own.shape, np.mean(exact) >= _BY_RULE)
+                    counts[name] = np.full(own.shape, np.mean(exact) >= trial.rule)
             elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
                 counts[name] = own == results[0].again[name]
             if trial.beside == "plain" and name in counts:
@@ -169,6 +170,11 @@ class MixedMagnitudes:
                     drawn = [declared(case) for _ in range(draws)]
                     several = tuple(mixed(spec, buffers, mix, seed) for seed, buffers in drawn)
                     yield _ContentsTrial(_said(mix), case, several, "others", turn % 3)
+            for turn, case in enumerate(by_size):
+                tops = tuple(top(spec, declared(case)[1]) for _ in range(_FEW_DRAWS))
+                words = "inputs near the end of their type's range"
+                # Sums in another order may overflow: only where none overflows at all it says something.
+                yield _ContentsTrial(words, case, tops, "others", turn % 3, asked="not of rules", rule=1.0)
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
@@ -178,6 +184,11 @@ class MixedMagnitudes:
                 seed, buffers = declared(case)
                 if (small := faint(spec, buffers, seed)) is not None:
                     yield _ContentsTrial("faint inputs", case, (small, buffers), "usual", turn % 3)
+            for turn, case in enumerate(by_size):
+                seed, buffers = declared(case)
+                if (sides := side_by_side(spec, spec.check[case], buffers, seed)) is not None:
+                    words = "inputs with one large number in each row"
+                    yield _ContentsTrial(words, case, (sides, buffers), "usual", turn % 3, self._least())
         if self.defences.ignored_nan:
             for turn, (share, case) in enumerate((share, case) for share in NAN_SHARES for case in by_size):
                 seed, buffers = declared(case)

@@ -17,7 +17,7 @@ from engine.evaluate.build import Builder
 from engine.model import LaunchConfig, Program
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
-from engine.verify.other_callers import CallerCase, caller_cases, other_scalars, whole_numbers
+from engine.verify.other_callers import CallerCase, caller_cases, null_cases, other_scalars, whole_numbers
 from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
 
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
@@ -65,15 +65,19 @@ class SecretCases:
         """Drawn cases of other callers that the original's launches allow."""
         if not self._callers:
             return ()
-        drawn = caller_cases(self._spec, self._rng, self._constants(original), _passed_twice(self._spec, original))
+        text = self._text(original)
+        drawn = (
+            *caller_cases(self._spec, self._rng, whole_numbers(text), _passed_twice(self._spec, original)),
+            *null_cases(self._spec, text),
+        )
         return tuple(each for each in drawn if self._fits(original, each.case.sizes))
 
-    def _constants(self, original: Program) -> frozenset[int]:
+    def _text(self, original: Program) -> str:
+        """The original's code as a compiler reads it, without comments; nothing where that cannot be said."""
         try:
-            text = self._builder.slice(original)
+            return form_of(self._builder.slice(original), NVCC).code
         except OptimlError:
-            return frozenset()
-        return whole_numbers(form_of(text, NVCC).code)
+            return ""
 
     def keep(self, cases: Sequence[Case]) -> None:
         """Keep these of the cases: one of other scalars, and of other sizes at most `MOST`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from posixpath import basename
@@ -264,7 +264,8 @@ class WholeCheck:
             return Guardrail(VERIFIED, "not checked", f"the build contains no machine code of '{entry[:80]}'")
         if not kind:
             return Guardrail(VERIFIED, "passed")
-        alone = self._build({**of.files, unit: built.text.encode()}, unit, uses)
+        verified = {**of.files, unit: built.text.encode()}
+        alone = self._builds.build(verified, unit, replace(self._options, device_only=True), uses)
         if same_kernels(whole, alone, binary.entries):
             return Guardrail(VERIFIED, "passed", "equals nvcc's build of the verified text; NVRTC's build differs")
         return Guardrail(

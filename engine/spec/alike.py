@@ -8,6 +8,7 @@ made of. Where all are multiples of a half, roundings that differ at halves alon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from engine.spec.dtypes import parse_dtype
-from engine.spec.kernel_spec import Fill, KernelSpec
+from engine.spec.kernel_spec import Case, Fill, KernelSpec
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 _FILLS = frozenset({"normal", "uniform", "integers"})
 _FAINT = (-0.7, -0.55)  # powers of the type's largest number: about 1e-24 in single precision. Ours
+_SIDE, _MOST_SIDE = (
+    (28.0, 31.0),
+    0.4,
+)  # powers of two of a time stamp; and of the type's largest number, squares included. Ours
+_LAST = re.compile(r"\*\s*(\w+)$")
 _SUBNORMAL = (3.0, 6.0)  # powers of two below the type's least normal number. Ours
 _FAR = (12.0, 13.5)  # powers of two: times their spread that numbers are from zero. Ours
 NAN_SHARES = (96, 2)  # one element of so many is NaN: most rows have one or none; most threads begin with one. Ours
@@ -65,7 +71,7 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
         common = old[int(rng.integers(old.size))]
         if how.largest:
             common = old[int(np.argmax(dtype.to_float64(old) if dtype.kind == "float" else old))]
-        if how.zero and argument.fill.kind == "normal" and argument.fill.low in ("", "0", "0.0"):
+        if how.zero and _holds_zero(argument.fill):
             common = np.zeros((), old.dtype)
         found[argument.name] = np.where(rng.random(old.size) * how.exceptions < 1.0, old, common).astype(old.dtype)
     return found
@@ -78,7 +84,8 @@ def faint(
     rng, found = np.random.default_rng(seed), dict(buffers)
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)
-        if argument.role in ("in", "inout") and _near_zero(argument.fill) and dtype.kind == "float":
+        ranged = argument.fill.kind in ("normal", "uniform")
+        if argument.role in ("in", "inout") and ranged and _near_zero(argument.fill) and dtype.kind == "float":
             power = np.log2(float(dtype.limits[1])) * rng.uniform(*_FAINT)
             if subnormal:
                 power = np.log2(dtype.tiny) - rng.uniform(*_SUBNORMAL)
@@ -106,6 +113,26 @@ def spread(spec: KernelSpec) -> list[str]:
     ]
 
 
+def side_by_side(spec: KernelSpec, case: Case, buffers: Arrays, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The buffers with one large number in one place of each row, the same in all rows and inputs. None: no input has rows.
+
+    A row is as long as the last size of a product, such as 64 of `rows*64`.
+    """
+    rng, found = np.random.default_rng(seed), dict(buffers)
+    large, place = np.exp2(rng.uniform(*_SIDE)), rng.random()
+    for argument in spec.arguments:
+        dtype, last = parse_dtype(argument.type), _LAST.search(argument.size)
+        if argument.role not in ("in", "inout") or argument.fill.kind != "normal" or dtype.kind != "float" or not last:
+            continue
+        row = int(case.sizes.get(last[1], 0) or (last[1] if last[1].isdigit() else 0))
+        if row < 2 or buffers[argument.name].size % row:
+            continue
+        values = dtype.to_float64(buffers[argument.name]).reshape(-1, row)
+        values[:, int(place * row)] = min(large, float(dtype.limits[1]) ** _MOST_SIDE)
+        found[argument.name] = dtype.from_float64(values.reshape(-1))
+    return found if any(found[name] is not buffers[name] for name in buffers) else None
+
+
 def halves(spec: KernelSpec, buffers: Arrays, peak: int, seed: int) -> dict[str, np.ndarray[Any, Any]] | None:
     """The buffers with multiples of a half up to `peak` in what may have any value, divided by one power of two. None: nothing may."""
     rng, found = np.random.default_rng(seed), dict(buffers)
@@ -120,12 +147,19 @@ def halves(spec: KernelSpec, buffers: Arrays, peak: int, seed: int) -> dict[str,
 
 def _near_zero(fill: Fill) -> bool:
     """Whether numbers of any size down to zero are among the contents that a spec asks for."""
-    if fill.kind != "uniform":
-        return fill.kind == "normal"
+    if fill.kind == "normal":
+        return True
     try:
         return float(fill.low or "0") <= 0.0
     except ValueError:
         return False
+
+
+def _holds_zero(fill: Fill) -> bool:
+    """Whether zero is among the contents: of a normal distribution around it, or of whole numbers that reach it."""
+    if fill.kind == "normal":
+        return fill.low in ("", "0", "0.0")
+    return fill.kind == "integers" and _near_zero(fill)
 
 
 def with_nan(spec: KernelSpec, buffers: Arrays, seed: int, share: int) -> tuple[Arrays, Arrays] | None:

@@ -22,7 +22,7 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 _WORD = re.compile(r"[A-Za-z_]\w*")
-Kind = Literal["below", "above", "far above", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
+Kind = Literal["below", "above", "far above", "ends", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
 
 LONG_ROWS = "long rows with columns in any order"
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
@@ -54,6 +54,7 @@ class Undeclared:
             "below": f"'{self.argument}' below its range",
             "above": f"'{self.argument}' above its range",
             "far above": f"'{self.argument}' far above its range",
+            "ends": f"'{self.argument}' at both ends of its type",
             "filled": f"'{self.argument}' filled with more than one value",
             "ranged nan": "NaN also where the spec gives a range",
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
@@ -73,6 +74,7 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
             wide = (high - low) * _NEARLY >= most  # so large a range leaves out what it does by intent
             found += [Undeclared("above", argument.name)] if high <= most and not wide else []
             found += [Undeclared("far above", argument.name)] if high + _WIDTHS * (high - low) < most else []
+            found += [Undeclared("ends", argument.name)] if least < low and 0 < high <= -2 * low else []
     found += [Undeclared("filled", argument.name) for argument in _read(spec) if argument.fill.kind == "constant"]
     if any(_ranged(argument) for argument in _read(spec)):
         found.append(Undeclared("ranged nan"))
@@ -93,7 +95,7 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
         return poisoned(spec, case, seed, family)
     rng = np.random.default_rng(seed_of(spec, case, spec.arguments[0], family, seed))
     buffers = poisoned(spec, case, seed, NAN if change.kind == "ranged nan" else "declared")
-    if change.kind in ("below", "above", "far above"):
+    if change.kind in ("below", "above", "far above", "ends"):
         argument = spec.argument(change.argument)
         buffers[argument.name] = _beyond(spec, argument, change.kind, buffers[argument.name], rng)
         return buffers
@@ -224,6 +226,9 @@ def _beyond(
         near = rng.integers(max(least, low - _NEAR), low, old.size, dtype=np.int64)
         far = rng.integers(max(least, -(1 << 40)), low, old.size, dtype=np.int64)
         new = np.where(rng.random(old.size) < 0.5, near, far)
+    elif kind == "ends":  # differences are as large as they can be
+        new = np.where(rng.random(old.size) < 0.5, max(int(dtype.limits[0]), -most - 1), most)
+        return np.where(rng.random(old.size) * _ALTERED < 1.0, old, new.astype(old.dtype))
     elif kind == "above":
         new = rng.integers(high, min(most, high + _WIDTHS * (high - low)), old.size, dtype=np.uint64, endpoint=True)
     else:

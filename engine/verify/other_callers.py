@@ -22,6 +22,9 @@ from engine.spec.undeclared import long_rows
 _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
 _MOST_ZEROS, _MOST_WHOLE, _MOST_LAUNCHED = 4, 7, 3  # cases of one kind; each costs a confirmation some runs. Ours
+_MOST_IN_PLACE = 4  # pairs of an input and an output that no visible caller passes one buffer for. Ours
+_MOST_NULL = 4  # inputs that are left out, one at a time. Ours
+_MOST_EXCHANGED = 16  # cases in which one size is another case's; a run of a check shape each. Ours
 _LARGE, _MOST_SCALARS = 4, 4  # values of one scalar that are not drawn, and whole scalars that have others. Ours
 _NUMBER = re.compile(r"(?<![\w.])([1-9]\d{0,8})(?:[uUlL]*|\.0*[fF]?)(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -31,7 +34,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 class CallerCase:
     """A case, and the one whose results the original must have there on the same inputs; None: it need only be finite there.
 
-    With `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. With
+    `unseen`: no visible caller is like that, so that a promise of an edit that holds for those (`__restrict__`) is no fault. With
+    `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. With
     `long_rows` it is tried with long rows of a sparse matrix alone.
     """
 
@@ -39,6 +43,7 @@ class CallerCase:
     same_as: Case | None = None
     nan: bool = False
     long_rows: bool = False
+    unseen: bool = False
 
 
 def whole_numbers(text: str) -> frozenset[int]:
@@ -68,10 +73,29 @@ def caller_cases(
         *_other_reals(spec, base, rng),
         *_other_whole(spec, base, rng, constants),
         *_narrower(spec, base, rng),
+        *_exchanged(spec, rng),
         *_other_launches(spec, base, rng),
         *_in_place(spec, by_size, shared),
         *(CallerCase(case, long_rows=True) for case in [long_rows(spec, base, rng)] if case is not None),
     )
+
+
+def null_cases(spec: KernelSpec, text: str) -> tuple[CallerCase, ...]:
+    """Cases without one of the inputs whose address the original's text compares with null. `text` is without comments."""
+    base = max(spec.check, key=lambda case: bytes_needed(spec, case), default=None)
+    names = [a.name for a in spec.arguments if a.role == "in" and not a.symbol and _may_be_null(a.name, text)]
+    return tuple(
+        CallerCase(Case(f"{base.name}, '{name}' null", base.sizes, null=frozenset({name})))
+        for name in names[:_MOST_NULL]
+        if base is not None
+    )
+
+
+def _may_be_null(name: str, text: str) -> bool:
+    """Whether a text looks at an address: what is no such test the original fails without the input, and the case is left out."""
+    null, bare = r"(?:nullptr|NULL)\b", rf"(?<![\w.*\]]){name}\b"
+    tests = rf"{bare}\s*[!=]=\s*{null}|{null}\s*[!=]=\s*{bare}|\bif\s*\(\s*{bare}\s*\)|!\s*{bare}|{bare}\s*(?:\?|&&)|&&\s*{bare}"
+    return re.search(tests, text) is not None
 
 
 def _other_reals(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
@@ -130,6 +154,17 @@ def _narrower(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[Call
         yield from (CallerCase(_resized(base, name, other)) for other in sorted(smaller))
 
 
+def _exchanged(spec: KernelSpec, rng: random.Random) -> Iterator[CallerCase]:
+    """Cases in which one such size is another case's: what the spec passes together a caller need not."""
+    found = []
+    for base in spec.check:
+        for name in _free_sizes(spec, base, launched=False, fixed=False):
+            others = {case.sizes[name] for case in spec.check} - {base.sizes[name]}
+            if others:
+                found.append(_resized(base, name, int(rng.choice(sorted(others)))))
+    yield from (CallerCase(case) for case in rng.sample(found, min(len(found), _MOST_EXCHANGED)))
+
+
 def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
     """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, and one."""
     for name, value in _free_sizes(spec, base, launched=True).items():
@@ -145,14 +180,19 @@ def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterato
 
 
 def _in_place(spec: KernelSpec, by_size: list[Case], shared: Collection[tuple[str, str]]) -> Iterator[CallerCase]:
-    """An output in the buffer of an input, where both are as large and of one type."""
-    for first, second in sorted(shared):
-        one, other = spec.argument(first), spec.argument(second)
-        if (one.role, other.role) != ("in", "out") or (one.type, one.size) != (other.type, other.size):
-            continue
+    """An output in the buffer of an input, where both are as large and of one type: those of `shared`, and a few others."""
+    pairs = [
+        (one.name, other.name)
+        for one in spec.arguments
+        for other in spec.arguments
+        if one.role == "in" and other.role in ("out", "inout") and (one.type, one.size) == (other.type, other.size)
+    ]
+    seen, others = [pair for pair in pairs if pair in shared], [pair for pair in pairs if pair not in shared]
+    for first, second in (*seen, *others[:_MOST_IN_PLACE]):
         for case in by_size[-2:]:
             name = f"{case.name}, '{second}' in the buffer of '{first}'"
-            yield CallerCase(Case(name, case.sizes, shared={second: first}), same_as=case)
+            in_place = Case(name, case.sizes, shared={second: first})
+            yield CallerCase(in_place, same_as=case, unseen=(first, second) in others)
 
 
 def _numbers(spec: KernelSpec, kind: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from engine.errors import SpecError
 from engine.spec.data import buffer_elements, bytes_needed, scalars
@@ -26,7 +26,7 @@ _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
 _BEYOND = 3  # sizes of one name between the timed one and these. Ours
 _WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
-_SEVERAL = 7  # times the smallest case's that the others are at most
+_FEW, _SEVERAL = 4, 7  # times the smallest case's that the others are at most
 
 Sizes = Mapping[str, int | float]
 
@@ -111,27 +111,31 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
 
 def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """The timed sizes, and each with one size so large that a buffer has about 2^30 elements and none over `most_bytes`."""
-    return (*(case.sizes for case in spec.time), *_grown(spec, rng, most_bytes, 1 << 30))
+    timed = [case.sizes for case in spec.time]
+    return (*timed, *_grown(spec, rng, timed[-1:], most_bytes, 1 << 30))
 
 
-def _grown(spec: KernelSpec, rng: random.Random, most_bytes: int, elements: int) -> Iterator[Sizes]:
-    """The last timed sizes, each with one size so large that a buffer has nearly so many elements."""
-    for base in spec.time[-1:]:
+def _grown(
+    spec: KernelSpec, rng: random.Random, bases: Sequence[Sizes], most_bytes: int, elements: int
+) -> Iterator[Sizes]:
+    """These sizes, each with one size so large that a buffer has nearly so many elements."""
+    for base in bases:
         for name in _shape_names(spec):
             wanted = int(rng.uniform(0.6, 0.95) * elements)
-            low, high = int(base.sizes[name]), 1 << 31
+            low, high = int(base[name]), 1 << 31
             while high - low > 1:
                 middle = (low + high) // 2
-                fits = _largest(spec, {**base.sizes, name: middle}, most_bytes) <= wanted
+                fits = _largest(spec, {**base, name: middle}, most_bytes) <= wanted
                 low, high = (middle, high) if fits else (low, middle)
-            yield {**base.sizes, name: low}
+            yield {**base, name: low}
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
     """Check cases with one size beyond the timed one, beyond 2^19 and beyond 2^24: what a narrower type, a float or a mask does not hold.
 
     The others are those of the smallest case, or some times as large: a product with an index that is always zero shows nothing. Then
-    the one size is beside a power of two. Timed cases with more elements than 32 bits count are for kernels that allow for them.
+    the one size is beside a power of two. Those with more elements than 32 bits count are for kernels that allow for them: timed cases,
+    and small ones, as a block that goes through all of a timed case's rows takes too long.
     """
     if not spec.check:
         return ()
@@ -149,7 +153,9 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
             found.append({**smallest.sizes, name: beside})
             found.append({**smallest.sizes, **several, name: beside})
     # Near 2^31 the usual loop over a grid wraps, as honest edits write it; beyond 2^32 a kernel counts in 64 bits or not at all.
-    found += [sizes for sizes in _grown(spec, rng, most_bytes, _WIDE) if _largest(spec, sizes, most_bytes) > 1 << 32]
+    few = {**smallest.sizes, **{name: smallest.sizes[name] * rng.randint(_FEW, _SEVERAL) for name in names}}
+    grown = _grown(spec, rng, [*(case.sizes for case in spec.time[-1:]), few], most_bytes, _WIDE)
+    found += [sizes for sizes in grown if _largest(spec, sizes, most_bytes) > 1 << 32]
     return tuple(sizes for sizes in found if _largest(spec, sizes, most_bytes) < math.inf)
 
 

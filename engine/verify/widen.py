@@ -136,6 +136,8 @@ _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
 # As float vectors, elements may be loaded several at once. If the pointer's own elements are no floats, what comes out is far
 # from the original's result, and a reference that is far from it is not used.
 _VECTOR_CAST = re.compile(r"(?:\s|const\b|volatile\b)*float[234]?\b(?:\s|[*&]|const\b|__restrict__\b)*")
+# What is assigned to, or declared with a type of whole numbers, is no type: `half` of a tree reduction.
+_VARIABLE = re.compile(r"\bhalf(?=\s*(?:[-+*/]|<<|>>)?=(?!=))|(?<=\bint )half\b")
 _FLOAT_WORD = re.compile(r"\b(?:float|cuComplex|cuFloatComplex|half|__half|__nv_bfloat16|nv_bfloat16)\b")
 
 
@@ -145,6 +147,7 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
         return None
     hopeless = False
     defined = set(_DEFINED.findall(text))
+    variables = set(_VARIABLE.findall(text))
 
     def replace(match: re.Match[str]) -> str:
         nonlocal hopeless
@@ -163,7 +166,7 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
             return _CONSTANTS[name]
         if _HOPELESS.match(name):
             hopeless = True
-        if name in _TYPES:
+        if name in _TYPES and name not in variables:
             return _TYPES[name]
         if name in _INTRINSICS:
             return _INTRINSICS[name]

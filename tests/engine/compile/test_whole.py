@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.compile.cubin import Cubin
 from engine.compile.nvcc import find_nvcc
 from engine.compile.whole import WholeFile, WholeOptions, build_whole, plain_expression
 from engine.process.sandbox import sandbox
 from engine.verify.host_object import public_name
+from engine.verify.whole_build import same_kernels
 
 TEXT = b"""#include <cuda_fp16.h>
 typedef half number;
@@ -35,6 +39,17 @@ def test_kernels_are_named_as_people_write_them() -> None:
     assert names["_Z1bILb1ELj4EEvPi"] == "b<true, 4>"
     assert names["_ZN2ns1kI6__halfLi128ENS_2OpEEEvPfPKT_mT1_"] == "ns::k<__half, 128, ns::Op>"
     assert sorted(names.values()) == ["b<true, 4>", "ke<(E)1, Own>", "ns::k<__half, 128, ns::Op>", "plain"]
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
+def test_machine_code_alone_is_that_of_the_whole_build() -> None:
+    options, uses = WholeOptions((), "c++17", (), "sm_90"), ("b<false, 2>",)
+    whole = build_whole({"a.cu": TEXT}, "a.cu", options, sandbox(), uses)
+    alone = build_whole({"a.cu": TEXT}, "a.cu", replace(options, device_only=True), sandbox(), uses)
+    entries = Cubin(whole.cubin).entries
+    assert "_Z1bILb0ELj2EEvPi" in map(public_name, entries)
+    assert same_kernels(whole, alone, entries)
+    assert (alone.host, alone.object, alone.kernels) == ("", b"", {})
 
 
 @pytest.mark.parametrize(

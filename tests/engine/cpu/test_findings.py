@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_is_reported_in_every_order(name: str, make: Make) -> None:
     kernel = simple(make, body, before="__device__ void f() { __syncthreads(); }")
     for run in kernel.runs((0, 1, 2, 3), deadline_s=0.2 if kind == "timeout" else 20):
         assert kind in {f.kind for f in run.findings}, run.findings
+
+
+def test_an_input_that_is_left_out_has_no_address(make: Make) -> None:
+    kernel = simple(make, "  y[t] = x != nullptr ? x[t] : -1;")
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=frozenset({"x"}))], deadline_s=20)
+    assert not run.findings
+    assert (run.outputs["y"] == -1).all()
+    kernel = simple(make, "  y[t] = x[t];")
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=frozenset({"x"}))], deadline_s=20)
+    assert {finding.kind for finding in run.findings} == {"out_of_bounds"}
 
 
 LEGAL = {

@@ -22,9 +22,9 @@ TEXT = "float unit = most / 127.0f;"
 
 
 def _spec(*types: str, fill: Fill = NORMAL) -> KernelSpec:
-    inputs = tuple(Argument(f"x{i}", name, "in", "n", fill=fill) for i, name in enumerate(types))
-    arguments = (*inputs, Argument("y", types[0], "out", "n"))
-    case = Case("c", {"n": N})
+    inputs = tuple(Argument(f"x{i}", name, "in", "rows * 64", fill=fill) for i, name in enumerate(types))
+    arguments = (*inputs, Argument("y", types[0], "out", "rows * 64"))
+    case = Case("c", {"rows": N // 64})
     return KernelSpec("k.cu", (Step("k", "", tuple(a.name for a in arguments)),), arguments, (case,), (case,))
 
 
@@ -110,6 +110,11 @@ def _largest_of_bits(x: Any, w: Any) -> Any:
     return np.repeat(bits.max(axis=1).view(x.dtype), 64)
 
 
+def _rows(kernel: Kernel, x: Any, w: Any) -> Any:
+    found = kernel(x.reshape(64, 64).astype(np.float64), w.reshape(64, 64).astype(np.float64))
+    return np.repeat(found, 64).astype(x.dtype)
+
+
 OTHERWISE: dict[str, tuple[Kernel, Kernel, str]] = {
     "a large shift that is folded in": (
         _spread, lambda x, w: (x + (w.reshape(64, 64) - x.reshape(64, 64).max(axis=1, keepdims=True)).ravel()), "far from zero",
@@ -120,6 +125,14 @@ OTHERWISE: dict[str, tuple[Kernel, Kernel, str]] = {
         lambda x, w: x / np.where(np.abs(x).max() > 0, np.abs(x).max(), x.dtype.type(1)) + 0 * w, "faint",
     ),
     "a maximum of bits": (_largest, _largest_of_bits, "NaN"),
+    "a distance that is expanded": (
+        lambda x, w: _rows(lambda x, w: ((x - w) ** 2).sum(axis=1), x, w),
+        lambda x, w: _rows(lambda x, w: (x * x).sum(axis=1) + (w * w).sum(axis=1) - 2 * (x * w).sum(axis=1), x, w),
+        "one large number in each row",
+    ),
+    "a quotient that is zero for large divisors": (
+        lambda x, w: x / w, lambda x, w: np.where(np.abs(w) > 2.0**126, 0, x / w).astype(x.dtype), "near the end",
+    ),
 }  # fmt: skip
 
 

@@ -46,6 +46,15 @@ def test_whole_numbers_leave_their_range_where_their_type_lets_them(argument: Ar
         assert all((v < low) is (each.kind == "below") for v in outside)
 
 
+def test_samples_of_both_signs_are_at_both_ends_of_their_type() -> None:
+    """A product in 32 bits of neighbours' difference was met by draws below the range, and by chance."""
+    spec = _spec(_whole("short", "-8000", "8000"))
+    (ends,) = [each for each in undeclared(spec) if each.kind == "ends"]
+    values = contents(spec, CASE, 3, ends.words)["x"].astype(np.int64)
+    assert np.mean(np.abs(np.diff(values)) == 65535) > 0.2
+    assert 0.15 < np.mean(np.abs(values) <= 8000) < 0.35
+
+
 def test_nan_lies_beside_zeros_and_in_ranges() -> None:
     arguments = (
         Argument("a", "float", "in", "n", fill=Fill("normal")),

@@ -11,7 +11,7 @@ from engine.selftest.cases import original_text
 from engine.spec.data import buffer_elements, scalars
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
-from engine.verify.other_callers import CallerCase, caller_cases, whole_numbers
+from engine.verify.other_callers import CallerCase, caller_cases, null_cases, whole_numbers
 
 ARGUMENTS = (
     Argument("x", "float", "in", "n", fill=Fill("normal")),
@@ -36,7 +36,7 @@ def test_each_scalar_has_other_values_and_sizes_stay() -> None:
     for seed in range(20):
         plain = scalars(SPEC, SPEC.check[1])
         seen: dict[str, set[float]] = {name: set() for name in plain}
-        for each in _drawn(seed):
+        for each in [each for each in _drawn(seed) if not each.case.shared]:
             assert each.case.sizes["n"] == 900
             assert buffer_elements(SPEC, each.case) == buffer_elements(SPEC, SPEC.check[1])
             for name, value in scalars(SPEC, each.case).items():
@@ -67,6 +67,35 @@ def test_one_buffer_for_an_input_and_an_output_of_its_type_and_size() -> None:
     found = [each for each in _drawn(1, (("x", "y"), ("y", "x"), ("x", "low"))) if each.case.shared]
     assert {tuple(each.case.shared.items()) for each in found} == {(("y", "x"),)}
     assert all(each.same_as in SPEC.check for each in found)
+    assert not any(each.unseen for each in found)
+    found = [each for each in _drawn(1) if each.case.shared]  # no visible caller is so
+    assert {tuple(each.case.shared.items()) for each in found} == {(("y", "x"),)}
+    assert all(each.unseen for each in found)
+
+
+def test_sizes_that_no_buffer_has_are_those_of_other_cases_too() -> None:
+    """A copy where two of three sizes were those of one case was right for that case's third one."""
+    arguments = (
+        Argument("y", "float", "out", "n"),
+        *(Argument(name, "int", "scalar") for name in ("step", "phase", "gain")),
+    )
+    sizes = [{"n": 5, "step": 4, "phase": 1, "gain": 8}, {"n": 50, "step": 3, "phase": 1234, "gain": 7}]
+    check = tuple(Case(str(i), each) for i, each in enumerate(sizes))
+    spec = KernelSpec("k.cu", (Step("k", "", ("y", "step", "phase", "gain")),), arguments, check, check[1:])
+    for seed in range(5):
+        drawn = [dict(each.case.sizes) for each in caller_cases(spec, random.Random(seed), (), ())]
+        for name in ("step", "phase", "gain"):
+            for base, other in (sizes, reversed(sizes)):
+                assert {**base, name: other[name]} in drawn
+
+
+def test_an_input_whose_address_the_text_compares_with_null_is_left_out_in_a_case() -> None:
+    for test in ("x != nullptr ? x[0] : 0", "if (x) y[0] = x[0]", "NULL == x", "if (!x) return", "n && x && x[0]"):
+        (found,) = null_cases(SPEC, f"void k(const float* x) {{ {test}; }}")
+        assert found.case.null == {"x"}
+        assert found.case.sizes == SPEC.check[1].sizes
+    for test in ("x[i] != 0", "max_x == nullptr", "if (x[0]) y[0] = 1"):
+        assert not null_cases(SPEC, f"void k(const float* x) {{ {test}; }}")
 
 
 def test_the_largest_numbers_of_the_text_are_always_tried(tmp_path: Path) -> None:
@@ -112,5 +141,8 @@ def test_a_region_is_narrower_than_its_pitch_and_a_block_of_any_size_is_another(
         widths = {sizes["width"] for sizes in drawn}
         assert 63 in widths
         assert all(0 < width <= 64 for width in widths)
-        assert {sizes["pitch"] for sizes in drawn} == {64}
+        assert {sizes["pitch"] for sizes in drawn} == {
+            8,
+            64,
+        }  # the smaller one is for a narrow region alone: the original decides
         assert {16, 32} <= {sizes["block"] for sizes in drawn}

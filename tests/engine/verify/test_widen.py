@@ -26,6 +26,14 @@ def test_integer_and_hex_literals_names_and_strings_stay():
         assert kept in text
 
 
+def test_a_variable_named_half_is_no_type():
+    """The reduction over a block did not compile in double precision, and nothing was compared with it."""
+    loop = "for (int half = THREADS / 2; half > 0; half /= 2) s += t[half + half];"
+    text, _ = widen("__global__ void k(float* t) { float s = 0; " + loop + " }", ("k",))
+    assert loop in text
+    assert "double s" in text
+
+
 @pytest.mark.parametrize(
     "word",
     [
