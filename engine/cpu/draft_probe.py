@@ -188,7 +188,7 @@ class CpuProbe:
         return found
 
     def overwritten(self, spec: KernelSpec, cases: Sequence[Case]) -> frozenset[str]:
-        """Buffers read and written of which the kernel writes each element before it reads it, in all of these cases. Raises as the others."""
+        """Buffers read and written of which the kernel writes each element before it reads it, in all of these cases."""
         found = {a.name for a in spec.arguments if a.role == "inout" and not a.symbol}
         without = replace(
             spec, arguments=tuple(replace(a, role="out") if a.name in found else a for a in spec.arguments)
