@@ -98,7 +98,8 @@ def fitting_size(
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
     several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
     constant = [str(trials[0][1] // itemsize)] if several and len({room for _, room in trials}) == 1 else []
-    for slack, tried in ((itemsize, [*options, *constant, *partial]), (_ROUNDED, options)):
+    # One result of each block comes after what needs no rounding.
+    for slack, tried in ((itemsize, options), (itemsize, constant), (itemsize, partial), (_ROUNDED, options)):
         found = [
             text
             for text in tried

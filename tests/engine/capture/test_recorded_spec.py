@@ -459,6 +459,9 @@ def test_sizes_fit_the_recorded_room() -> None:
     threads = [({"rows": 100, "cols": 30, "block_size": b}, 12000) for b in (32, 64)]
     assert fitting_size(["rows", "cols", "block_size"], threads, 4) == "rows*cols"
     assert fitting_size(["bytes"], [({"bytes": 4096}, 4096)], 4) == "cdiv(bytes, 4)"
+    heads = {"tokens": 1024, "heads": 64, "width": 128}
+    per_thread = fitting_size([*heads], [(heads, 1024 * 64 * 4)], 4, (128,), lambda text: text.startswith("cdiv"))
+    assert per_thread == "tokens*heads"  # a result of each row: `cdiv(tokens*heads*width, 128)` fits these sizes alone
 
 
 @pytest.mark.parametrize(
