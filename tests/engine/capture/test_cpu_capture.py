@@ -347,6 +347,18 @@ def test_what_is_missing_is_named(
         _record(repository, cache, "k.cu" if not options else "true")
 
 
+def test_a_program_that_launches_nothing_is_not_told_to_be_built_again(repository: Path, cache: Path) -> None:
+    """It was built for the CPU, and its input file is missing."""
+    (repository / "k.cu").write_text('int main() { return fopen("input.txt", "r") ? 0 : 3; }\n')
+    (repository / "Makefile").write_text("run:\n\tnvcc k.cu -o k\n\t./k\n")
+    with pytest.raises(RefusedError) as refused:
+        _record(repository, cache, "make", "run")
+    assert refused.value.do == "its output says why; it may need arguments or input files"
+    with pytest.raises(RefusedError) as refused:
+        _record(repository, cache, "true")
+    assert refused.value.do == "build it with 'optiml nvcc', or name its .cu file"
+
+
 def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     (repository / "my include").mkdir()
     (repository / "my include" / "n.h").write_text("#define M 3\n")
