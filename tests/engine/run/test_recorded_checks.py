@@ -85,7 +85,7 @@ def test_an_output_whose_uses_are_not_seen_is_one_where_all_of_it_is_written_fir
     file.write_text(
         CODE.replace("out[x * width + y] =", "float* own = reinterpret_cast<float*>(out);\n    own[x * width + y] =")
     )
-    found = _recorded(file, (16, 48))
+    found = _recorded(file, (16, 33))  # with 33 rows it leaves its buffers
     both = replace(
         found.spec, arguments=tuple(replace(a, role="inout") if a.name == "out" else a for a in found.spec.arguments)
     )
