@@ -212,7 +212,8 @@ class _Driver:
                 kept = [self._runtime.toolchain.argv[0], *self._flags[1:], "-x", "c"]
             self._run([*kept, "-c", source, "-o", target], source)
             return
-        preprocess = [*flags, "-E", "-x", "c++", source]
+        marked = [] if self._options.preprocess else ["-DOPTIML_MARKED=1"]
+        preprocess = [*flags, *marked, "-E", "-x", "c++", source]
         try:
             text = self._run([*argv, *preprocess], source)
         except _MissingHeader as error:

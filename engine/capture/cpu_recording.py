@@ -92,6 +92,8 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
                 "give smaller inputs, or a larger --limit",
             )
         how, do = f"ended with exit code {end.exit_code}", "build it with 'optiml nvcc', or name its .cu file"
+        if (found / COMMANDS).is_file() or request.command[0].endswith(".cu"):  # it is
+            do = "its output says why; it may need arguments or input files" if end.exit_code else "give it work to do"
         raise RefusedError(f"{how} and launched no kernel on the CPU runtime", request.command[0], do)
     notes = [_NOTE, *problems, *more]
     kernels = measured_kernels(request, times)

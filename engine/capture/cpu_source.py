@@ -6,16 +6,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import tree_sitter_cuda
+from tree_sitter import Language, Parser
+
 from engine.cpu.host_source import mark_exits, place_shared, without_comments
 from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cuda.brackets import closing
 from engine.cuda.items import ATTRIBUTES
+from engine.cuda.readable_text import readable
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
 
 _MARKER = re.compile(r'^# (\d+) "((?:[^"\\]|\\.)*)"((?: \d)*)$', re.M)
 _SYSTEM = " 3"
 _GLOBAL = re.compile(r"\b__global__\b")
+_DEVICE = re.compile(r"\b__device__\b")
+_ON_DEVICE = re.compile(rb"\b(?:__global__|__device__|constexpr|consteval)\b")
+_MARKER_BYTES = re.compile(rb'^# (\d+) "((?:[^"\\]|\\.)*)"(?: \d)*$', re.M)
+_UNCHECKED = b"__attribute__((no_sanitize_thread))"
 _PTX = re.compile(r"\b[a-z]\w*\.[a-z]")  # an instruction with a type or a qualifier: `asm` of the host has none
 _BODY = re.compile(r"[^;{]*\{")
 _OPENED = re.compile(r"<\s*<\s*<")
@@ -57,9 +65,9 @@ def to_host_source(text: str, path: str) -> str:
             changed = place_shared(changed)
         if "__global__" in changed:
             changed = _guarded(mark_exits(changed))
-        changed = _launches(changed, kernels, path)
+        changed = _launches(_unchecked(changed), kernels, path)
         out.append(_GLOBAL.sub("", changed))
-    whole = "".join(out)
+    whole = _DEVICE.sub("", "".join(out))
     return f"{_PRELUDE}{refusals(whole)}\n{whole}"
 
 
@@ -89,6 +97,40 @@ def _pieces(text: str) -> Iterator[_Piece]:
         user, name, number, broken = own, match[2], int(match[1]) - 1, False
         lines.append(line)
     yield _Piece("".join(lines), user)
+
+
+def _unchecked(text: str) -> str:
+    """The host's functions without checks of their accesses: loops over whole inputs took ten times as long.
+
+    What runs in a kernel, or might (a `constexpr` function), keeps them.
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    stack = [Parser(Language(tree_sitter_cuda.language())).parse(readable(data)).root_node]
+    places = []
+    while stack:
+        node = stack.pop()
+        body = node.child_by_field_name("body") if node.type == "function_definition" else None
+        if node.type == "function_definition":
+            declarator = node.child_by_field_name("declarator")
+            if body is None or declarator is None or body.type != "compound_statement":
+                continue
+            if not _ON_DEVICE.search(data, node.start_byte, body.start_byte) and not any(
+                c.is_error for c in node.children
+            ):
+                places.append(node.start_byte)
+            continue
+        stack.extend(node.children)
+    markers, out, done = list(_MARKER_BYTES.finditer(data)), [], 0
+    for at in sorted(places):
+        marker = next((m for m in reversed(markers) if m.end() <= at), None)
+        if marker is None:
+            continue
+        # On a line before, so that the compiler's messages have the author's lines and columns.
+        line = int(marker[1]) + data.count(b"\n", marker.end() + 1, at)
+        column = at - data.rfind(b"\n", 0, at) - 1
+        out += [data[done:at], b'%s\n# %d "%s"\n%s' % (_UNCHECKED, line, marker[2], b" " * column)]
+        done = at
+    return b"".join([*out, data[done:]]).decode("utf-8", "surrogateescape")
 
 
 def _guarded(text: str) -> str:

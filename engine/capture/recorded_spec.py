@@ -25,8 +25,10 @@ from engine.capture.recorded_values import (
     changed,
     contents,
     fill_of,
+    filling_size,
     fitting_size,
     grid_text,
+    may_hold_addresses,
     scalar_value,
     trimmed,
     with_fields,
@@ -332,6 +334,14 @@ class _Restored:
             room = trials[heaviest][1]
             if a.size.isdigit() and self._exact() and room > int(a.size) * dtype.itemsize:
                 a = replace(a, size="")  # the text shows a part of it
+            elif (
+                a.size
+                and a.role != "out"
+                and self._exact()
+                and (whole := filling_size(names, trials, dtype.itemsize, a.size))
+            ):
+                a = replace(a, size=whole)
+                self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
             if a.size:
                 short = next(((o, r) for o, r in trials if (value_at(a.size, o) or 0) * dtype.itemsize > r), None)
                 if short is not None:
@@ -467,7 +477,7 @@ class _Restored:
                 self.missing.append(
                     Gap(f"'{a.name}' is a struct with addresses of GPU memory, which cannot be restored")
                 )
-            elif a.role != "scalar" and _may_hold_addresses(a) and any(b.addresses for r in each for b in r.buffers):
+            elif a.role != "scalar" and may_hold_addresses(a) and any(b.addresses for r in each for b in r.buffers):
                 self.missing.append(Gap(f"'{a.name}' contains addresses of GPU memory, which cannot be restored"))
         if any(any(x > 1 for x in launch.launch.cluster) for launch in self.launches):
             self.missing.append(Gap("thread block clusters: a spec cannot declare them"))
@@ -480,12 +490,6 @@ class _Restored:
 
 def _is_expression(value: str) -> bool:
     return bool(value) and not value.replace(".", "").lstrip("-").isdigit() and not value.startswith("hex:")
-
-
-def _may_hold_addresses(argument: Argument) -> bool:
-    """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
-    dtype = parse_dtype(argument.type)
-    return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
 
 
 def _threads(launch: LaunchConfig | RecordedLaunch) -> int:

@@ -12,7 +12,7 @@ from engine.capture.manifest import Buffer, RecordedArgument, RecordedLaunch, re
 from engine.errors import OptimlError
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.extents import products, value_at
-from engine.spec.kernel_spec import Fill, KernelSpec
+from engine.spec.kernel_spec import Argument, Fill, KernelSpec
 
 _ADDRESS = 8  # bytes
 _ROUNDED = 512  # bytes: caching allocators hand out multiples of it
@@ -98,7 +98,8 @@ def fitting_size(
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
     several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
     constant = [str(trials[0][1] // itemsize)] if several and len({room for _, room in trials}) == 1 else []
-    for slack, tried in ((itemsize, [*options, *constant, *partial]), (_ROUNDED, options)):
+    # One result of each block comes after what needs no rounding.
+    for slack, tried in ((itemsize, options), (itemsize, constant), (itemsize, partial), (_ROUNDED, options)):
         found = [
             text
             for text in tried
@@ -107,6 +108,16 @@ def fitting_size(
         if found:
             return next(filter(likely, found), found[0])
     return ""
+
+
+def filling_size(
+    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], itemsize: int, drafted: str
+) -> str:
+    """The product of sizes that fills every recorded allocation where the drafted size explains none of them; "" where there is none."""
+    if any((value_at(drafted, sizes) or 0) * itemsize == room for sizes, room in trials):
+        return ""
+    fitting = (p for p in products(names) if all(value_at(p, sizes) == room / itemsize for sizes, room in trials))
+    return next((p for p in fitting if any(value_at(p, sizes) > LARGE for sizes, _ in trials)), "")  # type: ignore[operator]
 
 
 def changed(blobs: Sequence[tuple[str, str]]) -> bool:
@@ -170,6 +181,12 @@ def _float_fill(found: np.ndarray, drafted: Fill) -> tuple[Fill, str]:
 
 def _down(low: float) -> str:
     return f"{low * 0.999:.3g}" if low > 0 else "0"
+
+
+def may_hold_addresses(argument: Argument) -> bool:
+    """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
+    dtype = parse_dtype(argument.type)
+    return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
 
 
 def trimmed(extents: Sequence[str]) -> tuple[str, ...]:

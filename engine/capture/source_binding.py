@@ -91,7 +91,10 @@ def bind(
         return Binding(None, problem=f"'{plain}' at {places[0].shown} has different parameters")
     if len(fitting) > 1:
         return Binding(None, problem=f"several kernels of this name: {', '.join(p.shown for p in fitting[:4])}")
-    return Binding(fitting[0], ", ".join(parts.template_args))
+    given, own = parts.template_args, fitting[0].kernel.template_parameters
+    if not any("..." in p for p in own):
+        given = given[: len(own)]  # g++ says what its typedefs are for, too
+    return Binding(fitting[0], ", ".join(given))
 
 
 def split_name(demangled: str) -> KernelName:

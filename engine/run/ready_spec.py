@@ -206,11 +206,12 @@ class SpecMaker:
                     # Threads of several blocks may meet where the program never has them.
                     several = [case for case in found.spec.check if _blocks(program, found.spec, case) > 1]
                     failing = dict.fromkeys(probe.racy(found.spec, several), "races")
-                overwritten = frozenset[str]() if failing else probe.overwritten(found.spec, found.spec.check)
+                shapes = other_shapes(probe, found.spec, failing) if failing else ()
+                cases = shapes or (() if failing else found.spec.check)
+                overwritten = probe.overwritten(found.spec, cases) if cases else frozenset[str]()
                 if (probe.kept or overwritten) and self._recorded is not None:
                     roles: dict[str, Role] = {**dict.fromkeys(probe.kept, "inout"), **dict.fromkeys(overwritten, "out")}
                     found = self._recorded(self._root, kernel, roles=roles) or found
-                shapes = other_shapes(probe, found.spec, failing) if failing else ()
             except OptimlError as error:
                 return found, "recorded", (f"the recorded spec was not tried: {error}",)
         if not shapes:

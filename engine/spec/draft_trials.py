@@ -14,6 +14,7 @@ _MOST_ACCESSES = (
 )
 KEEPING = "assumed: shapes at which the kernel keeps to its buffers"  # said of shapes that trials chose
 _MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
+_FEW = 2  # shapes to check: the smallest of them alone mostly shows nothing
 _MOST_TIMED = 2  # of those that are as large as timed ones
 _MAX_HALVINGS, _LEAST_GROWTH = 14, 1.2
 
@@ -74,9 +75,9 @@ def other_shapes(trials: Trials, spec: KernelSpec, failing: Collection[str]) -> 
     found = [case for case in spec.check if case.name not in failing]
     there = [case.name for case in spec.check]
     found += [case for case in varied(spec) if case.name not in there and not trials.failing(spec, (case,))]
-    if not found:
+    if len(found) < _FEW:
         timed = (case for case in timed_shapes(spec) if not trials.failing(spec, (case,)))
-        found = [*itertools.islice(timed, _MOST_TIMED)]
+        found += itertools.islice(timed, _MOST_TIMED)
     racy = trials.racy(spec, found)
     return tuple([case for case in found if case.name not in racy] or found)[:_MOST_SHAPES]
 

@@ -36,7 +36,7 @@ _MAX_DOUBLED, _MOST_DOUBLED = (
     12,
     4,
 )  # of a check that has to have several blocks, and how much larger than others it may be
-_MAX_HALVED, _MOST_TIMED = 8, 8  # of a timed shape to check, and how much larger than others it may be
+_MAX_HALVED, _MOST_TIMED = 12, 8  # of a timed shape to check, and how much larger than others it may be
 _LONG = 4099  # of a length that is short for timing: its checks are those of any length
 
 
@@ -247,11 +247,12 @@ def timed_shapes(spec: KernelSpec) -> tuple[Case, ...]:
     for time in spec.time:
         few = {n: sorted({c.sizes.get(n, v) for c in spec.check})[:2][-1] for n, v in time.sizes.items()}
         sizes = {n: v if n in extents else min(v, few[n]) for n, v in time.sizes.items()}
-        for _ in range(_MAX_HALVED):
-            case = Case(case_name(sizes), sizes)
+        for halvings in range(_MAX_HALVED):
+            # All by as much: what is half of another size stays so.
+            own = {n: max(1, int(v) >> halvings) if n in extents and v > _TILE else v for n, v in sizes.items()}
+            case = Case(case_name(own), own)
             if case not in found and _largest(list(spec.arguments), case) <= _MOST_TIMED * MAX_CHECKED:
                 found.append(case)
-            sizes = {n: int(v) // 2 if n in extents and v > _TILE else v for n, v in sizes.items()}
     return tuple(found)
 
 

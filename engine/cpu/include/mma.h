@@ -1,5 +1,7 @@
 // Matrix products of a warp. Every lane keeps the whole of a factor, and of a sum the elements that it would store.
 #pragma once
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
 #include "optiml_cuda.h"
 
 namespace nvcuda {

@@ -74,3 +74,51 @@ OPTIML_CAS(atomicCAS_system)
 #undef OPTIML_CAS
 #undef OPTIML_ATOMIC
 #undef OPTIML_ATOMIC_AS
+
+// The compiler's atomics, `__nv_atomic_*`: their order and scope are constants of these names.
+enum { __NV_ATOMIC_RELAXED, __NV_ATOMIC_CONSUME, __NV_ATOMIC_ACQUIRE, __NV_ATOMIC_RELEASE, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_SEQ_CST };
+enum { __NV_THREAD_SCOPE_THREAD, __NV_THREAD_SCOPE_BLOCK, __NV_THREAD_SCOPE_CLUSTER, __NV_THREAD_SCOPE_DEVICE, __NV_THREAD_SCOPE_SYSTEM };
+#define OPTIML_ORDERED int, int = __NV_THREAD_SCOPE_SYSTEM
+#define OPTIML_NV_ATOMIC(NAME, EXPRESSION)                                        \
+    template <class T_>                                                            \
+    OPTIML_INLINE T_ __nv_atomic_##NAME(T_ *address, optiml::same_t<T_> value, OPTIML_ORDERED) { \
+        return optiml::update(address, [&](T_ old) -> T_ { return EXPRESSION; });  \
+    }
+OPTIML_NV_ATOMIC(exchange_n, ((void)old, value))
+OPTIML_NV_ATOMIC(fetch_add, static_cast<T_>(old + value))
+OPTIML_NV_ATOMIC(fetch_sub, static_cast<T_>(old - value))
+OPTIML_NV_ATOMIC(fetch_and, static_cast<T_>(old & value))
+OPTIML_NV_ATOMIC(fetch_or, static_cast<T_>(old | value))
+OPTIML_NV_ATOMIC(fetch_xor, static_cast<T_>(old ^ value))
+OPTIML_NV_ATOMIC(fetch_min, value < old ? value : old)
+OPTIML_NV_ATOMIC(fetch_max, old < value ? value : old)
+#undef OPTIML_NV_ATOMIC
+template <class T_>
+OPTIML_INLINE std::remove_cv_t<T_> __nv_atomic_load_n(T_ *address, OPTIML_ORDERED) {
+    return optiml::update(const_cast<std::remove_cv_t<T_> *>(address), [](auto old) { return old; });
+}
+template <class T_>
+OPTIML_INLINE T_ __nv_atomic_load_n(const T_ *address, OPTIML_ORDERED) { return *address; }  // which nobody may write
+template <class T_>
+OPTIML_INLINE void __nv_atomic_load(T_ *address, std::remove_cv_t<T_> *to, OPTIML_ORDERED) { *to = __nv_atomic_load_n(address, 0); }
+template <class T_>
+OPTIML_INLINE void __nv_atomic_store_n(T_ *address, optiml::same_t<T_> value, OPTIML_ORDERED) { __nv_atomic_exchange_n(address, value, 0); }
+template <class T_>
+OPTIML_INLINE void __nv_atomic_store(T_ *address, T_ *value, OPTIML_ORDERED) { __nv_atomic_exchange_n(address, *value, 0); }
+template <class T_>
+OPTIML_INLINE void __nv_atomic_exchange(T_ *address, T_ *value, T_ *old, OPTIML_ORDERED) {
+    *old = __nv_atomic_exchange_n(address, *value, 0);
+}
+template <class T_>
+OPTIML_INLINE bool __nv_atomic_compare_exchange_n(T_ *address, T_ *expected, optiml::same_t<T_> value, bool, int, OPTIML_ORDERED) {
+    const T_ old = atomicCAS(address, *expected, value);
+    const bool equal = __builtin_memcmp(&old, expected, sizeof(T_)) == 0;
+    if (!equal) *expected = old;
+    return equal;
+}
+template <class T_>
+OPTIML_INLINE bool __nv_atomic_compare_exchange(T_ *address, T_ *expected, T_ *value, bool weak, int success, OPTIML_ORDERED) {
+    return __nv_atomic_compare_exchange_n(address, expected, *value, weak, success, 0);
+}
+OPTIML_INLINE void __nv_atomic_thread_fence(OPTIML_ORDERED) { optiml_fence(); }
+#undef OPTIML_ORDERED

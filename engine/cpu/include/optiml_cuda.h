@@ -27,7 +27,9 @@ using std::signbit;
 #ifndef OPTIML_PROGRAM  // with host code beside it: kernels are told by the word, and the C_ library is the host's
 #define __global__
 #endif
+#ifndef OPTIML_MARKED  // device functions are told from the host's by the word
 #define __device__
+#endif
 #define __host__
 #define __constant__
 #ifdef OPTIML_PROGRAM

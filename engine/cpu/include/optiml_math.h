@@ -238,3 +238,30 @@ OPTIML_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
     for (int i = 0; i < 4; ++i) c += (a >> (8 * i) & 0xff) * (b >> (8 * i) & 0xff);
     return c;
 }
+OPTIML_INLINE int __dp2a_lo(int a, int b, int c) {
+    return c + static_cast<short>(a) * static_cast<signed char>(b) + static_cast<short>(a >> 16) * static_cast<signed char>(b >> 8);
+}
+OPTIML_INLINE unsigned __dp2a_lo(unsigned a, unsigned b, unsigned c) { return c + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff); }
+OPTIML_INLINE int __dp2a_hi(int a, int b, int c) { return __dp2a_lo(a, b >> 16, c); }
+OPTIML_INLINE unsigned __dp2a_hi(unsigned a, unsigned b, unsigned c) { return __dp2a_lo(a, b >> 16, c); }
+OPTIML_INLINE unsigned __sad(int a, int b, unsigned c) {
+    return (a > b ? static_cast<unsigned>(a) - static_cast<unsigned>(b) : static_cast<unsigned>(b) - static_cast<unsigned>(a)) + c;
+}
+OPTIML_INLINE int __hadd(int a, int b) { return static_cast<int>((static_cast<int64_t>(a) + b) >> 1); }
+OPTIML_INLINE int __rhadd(int a, int b) { return static_cast<int>((static_cast<int64_t>(a) + b + 1) >> 1); }
+OPTIML_INLINE unsigned __uhadd(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) + b) >> 1); }
+OPTIML_INLINE unsigned __urhadd(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) + b + 1) >> 1); }
+OPTIML_INLINE long long __mul64hi(long long a, long long b) { return static_cast<long long>(static_cast<__int128>(a) * b >> 64); }
+OPTIML_INLINE double __hiloint2double(int high, int low) {
+    return optiml::bits<double>(static_cast<uint64_t>(static_cast<unsigned>(high)) << 32 | static_cast<unsigned>(low));
+}
+OPTIML_INLINE unsigned __fns(unsigned mask, unsigned base, int offset) {  // the offset-th set bit, up or down from the base
+    const int step = offset < 0 ? -1 : 1;
+    int left = offset < 0 ? -offset : offset;
+    for (int at = static_cast<int>(base); at >= 0 && at < 32; at += step) {
+        if (!(mask >> at & 1)) continue;
+        if (left <= 1) return static_cast<unsigned>(at);
+        --left;
+    }
+    return 0xffffffffu;
+}

@@ -78,3 +78,53 @@ OPTIML_OF_PARTS(4, 8)
 #undef OPTIML_PARTS_ONE
 #undef OPTIML_COMPARED
 #undef OPTIML_OF_PARTS
+
+// The larger or smaller of three numbers, and of a sum and a number; `_relu`: never below zero (DPX).
+#define OPTIML_DPX(side, how)                                                                                       \
+    OPTIML_INLINE int __v##side##_s32_(int a, int b) { return a how b ? a : b; }                                    \
+    OPTIML_INLINE unsigned __v##side##_u32_(unsigned a, unsigned b) { return a how b ? a : b; }                     \
+    OPTIML_INLINE unsigned __v##side##_s16x2_(unsigned a, unsigned b) {                                             \
+        return optiml::by_parts<16, true>(a, b, [](int x, int y) { return x how y ? x : y; });                      \
+    }                                                                                                               \
+    OPTIML_INLINE unsigned __v##side##_u16x2_(unsigned a, unsigned b) {                                             \
+        return optiml::by_parts<16, false>(a, b, [](int x, int y) { return x how y ? x : y; });                     \
+    }                                                                                                               \
+    OPTIML_INLINE unsigned __vib##side##_s16x2(unsigned a, unsigned b, bool *high, bool *low) {                     \
+        *high = static_cast<short>(a >> 16) how##= static_cast<short>(b >> 16);                                     \
+        *low = static_cast<short>(a) how##= static_cast<short>(b);                                                  \
+        return __v##side##_s16x2_(a, b);                                                                            \
+    }                                                                                                               \
+    OPTIML_INLINE unsigned __vib##side##_u16x2(unsigned a, unsigned b, bool *high, bool *low) {                     \
+        *high = (a >> 16) how##= (b >> 16), *low = (a & 0xffffu) how##= (b & 0xffffu);                              \
+        return __v##side##_u16x2_(a, b);                                                                            \
+    }                                                                                                               \
+    OPTIML_INLINE int __vib##side##_s32(int a, int b, bool *first) { return *first = a how##= b, *first ? a : b; }  \
+    OPTIML_INLINE unsigned __vib##side##_u32(unsigned a, unsigned b, bool *first) { return *first = a how##= b, *first ? a : b; }
+OPTIML_DPX(max, >)
+OPTIML_DPX(min, <)
+#undef OPTIML_DPX
+namespace optiml {
+OPTIML_INLINE int sum_s32(int a, int b) { return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)); }
+OPTIML_INLINE unsigned sum_u32(unsigned a, unsigned b) { return a + b; }
+OPTIML_INLINE unsigned sum_s16x2(unsigned a, unsigned b) { return __vadd2(a, b); }
+OPTIML_INLINE unsigned sum_u16x2(unsigned a, unsigned b) { return __vadd2(a, b); }
+}  // namespace optiml
+#define OPTIML_DPX(T_, side, kind)                                                                                         \
+    OPTIML_INLINE T_ __vi##side##3_##kind(T_ a, T_ b, T_ c) { return __v##side##_##kind##_(__v##side##_##kind##_(a, b), c); } \
+    OPTIML_INLINE T_ __viadd##side##_##kind(T_ a, T_ b, T_ c) { return __v##side##_##kind##_(optiml::sum_##kind(a, b), c); }
+#define OPTIML_DPX_RELU(T_, side, kind)                                                                                           \
+    OPTIML_INLINE T_ __vi##side##_##kind##_relu(T_ a, T_ b) { return __vmax_##kind##_(__v##side##_##kind##_(a, b), 0); }            \
+    OPTIML_INLINE T_ __vi##side##3_##kind##_relu(T_ a, T_ b, T_ c) { return __vmax_##kind##_(__vi##side##3_##kind(a, b, c), 0); }   \
+    OPTIML_INLINE T_ __viadd##side##_##kind##_relu(T_ a, T_ b, T_ c) { return __vmax_##kind##_(__viadd##side##_##kind(a, b, c), 0); }
+#define OPTIML_DPX_BOTH(T_, kind) OPTIML_DPX(T_, max, kind) OPTIML_DPX(T_, min, kind)
+OPTIML_DPX_BOTH(int, s32)
+OPTIML_DPX_BOTH(unsigned, u32)
+OPTIML_DPX_BOTH(unsigned, s16x2)
+OPTIML_DPX_BOTH(unsigned, u16x2)
+OPTIML_DPX_RELU(int, max, s32)
+OPTIML_DPX_RELU(int, min, s32)
+OPTIML_DPX_RELU(unsigned, max, s16x2)
+OPTIML_DPX_RELU(unsigned, min, s16x2)
+#undef OPTIML_DPX
+#undef OPTIML_DPX_RELU
+#undef OPTIML_DPX_BOTH

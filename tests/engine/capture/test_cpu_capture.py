@@ -12,6 +12,7 @@ import pytest
 
 from engine.capture.cpu_nvcc import main
 from engine.capture.cpu_recording import record_on_cpu
+from engine.capture.cpu_source import to_host_source
 from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, read_blob
 from engine.capture.recorded_spec import recorded_spec
 from engine.capture.recording import CaptureRequest
@@ -346,6 +347,18 @@ def test_what_is_missing_is_named(
         _record(repository, cache, "k.cu" if not options else "true")
 
 
+def test_a_program_that_launches_nothing_is_not_told_to_be_built_again(repository: Path, cache: Path) -> None:
+    """It was built for the CPU, and its input file is missing."""
+    (repository / "k.cu").write_text('int main() { return fopen("input.txt", "r") ? 0 : 3; }\n')
+    (repository / "Makefile").write_text("run:\n\tnvcc k.cu -o k\n\t./k\n")
+    with pytest.raises(RefusedError) as refused:
+        _record(repository, cache, "make", "run")
+    assert refused.value.do == "its output says why; it may need arguments or input files"
+    with pytest.raises(RefusedError) as refused:
+        _record(repository, cache, "true")
+    assert refused.value.do == "build it with 'optiml nvcc', or name its .cu file"
+
+
 def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     (repository / "my include").mkdir()
     (repository / "my include" / "n.h").write_text("#define M 3\n")
@@ -435,3 +448,38 @@ def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path)
     manifest, code = _record(repository, cache, "k.cu", limit_s=15.0)
     assert code is None
     assert _kernel(manifest, "k").count == 1
+
+
+def test_the_hosts_own_accesses_are_not_checked() -> None:
+    """Programs that fill large inputs took ten times as long, and launched nothing in the time that they had."""
+    text = (
+        '# 1 "k.cu"\n'
+        "struct Pair { int a; int sum() const { return a; } __device__ int twice() const { return 2 * a; } };\n"
+        "template <class T> static T filled(T* x, int n) { for (int i = 0; i < n; ++i) x[i] = i; return x[0]; }\n"
+        "constexpr int side(int x) { return x / 2; }\n"
+        "__host__ __device__ float both(float* x) { return x[0]; }\n"
+        "__global__ void k(float* x) { x[side(4)] = both(x); }\n"
+        'extern "C" int main() { float* x = 0; k<<<1, 32>>>(x); auto f = [=] { return x[0]; }; return 0; }\n'
+    )
+    lines = to_host_source(text, "k.cu").splitlines()
+    after = [
+        lines[at + 2].strip() for at, line in enumerate(lines) if line.endswith("__attribute__((no_sanitize_thread))")
+    ]
+    assert [line.split("(")[0] for line in after] == ["int sum", "static T filled", "int main"]
+    assert not any("__device__" in line for line in lines)
+
+
+def test_what_kernels_call_is_checked(run: Run) -> None:
+    done = run("""
+        #include <cstdio>
+        __host__ __device__ float both(const float* x, int i) { return x[i]; }
+        struct View { float* x; __device__ float operator[](int i) const { return both(x, i); } };
+        __global__ void k(float* x) { x[0] = View{x}[32]; }
+        int main() {
+            float* x;
+            cudaMalloc(&x, 128);
+            k<<<1, 1>>>(x);
+            return printf("%d\\n", cudaDeviceSynchronize() == cudaSuccess), 0;
+        }
+    """)
+    assert done.stdout == "0\n"

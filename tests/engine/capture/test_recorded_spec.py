@@ -23,7 +23,7 @@ from engine.capture.manifest import (
     save_manifest,
 )
 from engine.capture.recorded_spec import recorded_spec
-from engine.capture.recorded_values import fill_of, fitting_size
+from engine.capture.recorded_values import fill_of, filling_size, fitting_size
 from engine.cuda.load import load_program
 from engine.errors import UsageError
 from engine.spec.dtypes import parse_dtype
@@ -183,6 +183,15 @@ def _save(
     folder = root / ".optiml" / "capture"
     folder.mkdir(parents=True, exist_ok=True)
     save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+
+
+def test_a_product_of_sizes_that_fills_an_allocation_counts_more_than_a_drafted_one() -> None:
+    sizes = {"count": 96, "width": 2048, "height": 1024, "k": 2}
+    names, room = [*sizes], 96 * 2048 * 1024 * 4
+    assert filling_size(names, [(sizes, room)], 4, "3*k*k*height") == "count*width*height"
+    assert filling_size(names, [(sizes, room)], 4, "height*width*count") == ""  # which explains it as well
+    assert filling_size(names, [(sizes, room + 4)], 4, "3*k*k*height") == ""
+    assert filling_size(names, [(sizes, 8)], 4, "1") == ""  # no length of the kernel's
 
 
 def test_scalars_that_were_zero_in_a_recorded_launch(tmp_path: Path) -> None:
@@ -450,6 +459,9 @@ def test_sizes_fit_the_recorded_room() -> None:
     threads = [({"rows": 100, "cols": 30, "block_size": b}, 12000) for b in (32, 64)]
     assert fitting_size(["rows", "cols", "block_size"], threads, 4) == "rows*cols"
     assert fitting_size(["bytes"], [({"bytes": 4096}, 4096)], 4) == "cdiv(bytes, 4)"
+    heads = {"tokens": 1024, "heads": 64, "width": 128}
+    per_thread = fitting_size([*heads], [(heads, 1024 * 64 * 4)], 4, (128,), lambda text: text.startswith("cdiv"))
+    assert per_thread == "tokens*heads"  # a result of each row: `cdiv(tokens*heads*width, 128)` fits these sizes alone
 
 
 @pytest.mark.parametrize(

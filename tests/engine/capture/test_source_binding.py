@@ -46,3 +46,13 @@ def test_kernels_are_found_by_name_parameters_and_command(tmp_path: Path) -> Non
     assert named.file == "d.cu"
     assert bind("only(int, int)", None, there).problem == "'only' at a.cu:2 has different parameters"
     assert bind("other()", None, there).problem == "no source in this repository"
+
+
+def test_typedefs_are_no_template_arguments(tmp_path: Path) -> None:
+    """g++ names a deduced instance `k [with T = float; uint64_t = long unsigned int]`."""
+    (tmp_path / "a.cu").write_text(
+        "template <class T> __global__ void k(T* p, uint64_t n) {}\ntemplate <class... T> __global__ void pack(T... p) {}\n"
+    )
+    there = repository_kernels(tmp_path, ["k", "pack"])
+    assert bind("k<float, long unsigned int>", 2, there).template_args == "float"
+    assert bind("pack<float*, int>", None, there).template_args == "float*, int"

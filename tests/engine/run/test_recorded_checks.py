@@ -85,7 +85,7 @@ def test_an_output_whose_uses_are_not_seen_is_one_where_all_of_it_is_written_fir
     file.write_text(
         CODE.replace("out[x * width + y] =", "float* own = reinterpret_cast<float*>(out);\n    own[x * width + y] =")
     )
-    found = _recorded(file, (16, 48))
+    found = _recorded(file, (16, 33))  # with 33 rows it leaves its buffers
     both = replace(
         found.spec, arguments=tuple(replace(a, role="inout") if a.name == "out" else a for a in found.spec.arguments)
     )
@@ -138,3 +138,35 @@ def test_a_kernel_of_one_block_is_not_checked_where_its_blocks_would_race(tmp_pa
     found = Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
     ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "twist")
     assert max(int(case.sizes["n"]) for case in ready.spec.check) in range(2, 65)
+
+
+def test_shapes_keep_the_proportions_of_the_recorded_ones(tmp_path: Path) -> None:
+    """A pooling kernel is given the sides of its input and its output: at most other sizes it leaves its input."""
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "pool.cu"
+    file.write_text(
+        "__global__ void pool(const float* x, float* y, int step, int side, int less) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i >= less * less) return;\n"
+        "  int row = i / less * step, column = i % less * step;\n"
+        "  float most = 0;\n"
+        "  for (int r = 0; r < step; ++r)\n"
+        "    for (int c = 0; c < step; ++c) most = fmaxf(most, x[(row + r) * side + column + c]);\n"
+        "  y[i] = most;\n"
+        "}\n"
+        "void run(const float* x, float* y, int step, int side, int less) {\n"
+        "  pool<<<(less * less + 127) / 128, 128>>>(x, y, step, side, less);\n"
+        "}\n"
+    )
+    spec = draft(load_program(file), "pool").spec
+    sized = tuple(
+        replace(a, value="", size={"x": "side*side", "y": "less*less"}.get(a.name, "")) for a in spec.arguments
+    )
+    sizes = [{"step": s, "side": a, "less": b} for s, a, b in ((3, 1, 1), (3, 7, 33), (3, 33, 17), (2, 2048, 1024))]
+    *checks, time = [Case(",".join(f"{n}={v}" for n, v in own.items()), own) for own in sizes]
+    spec = replace(spec, arguments=sized, check=tuple(checks), time=(time,))
+    found = Draft(spec, spec_text(spec, {}, (), "comments", ""), ())
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=lambda root, kernel, *, roles={}: found).ready(file, "pool")
+    several = [c.sizes for c in ready.spec.check if c.sizes["less"] > 1]
+    assert len(several) >= 2
+    assert all(own["side"] >= own["step"] * own["less"] for own in several), several
