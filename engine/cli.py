@@ -1,7 +1,5 @@
 """The command `optiml`. Each verb is a module in engine.commands, imported when it runs: nothing heavy is imported before."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

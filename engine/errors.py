@@ -1,7 +1,5 @@
 """The one family of errors that reaches a person: one sentence with what, where and what to do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -37,6 +37,11 @@ def compile_in(folder: Path) -> None:
     _COMMON[:] = [folder]
 
 
+def kept_code() -> Path:
+    """The folder where tests keep what NVRTC compiled, as a compiler's cache."""
+    return _COMMON[0] / "compile"
+
+
 def with_runtime(cache: Path, *, alone: bool = False) -> Path:
     """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it.
 

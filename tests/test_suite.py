@@ -32,6 +32,7 @@ from engine.search.policies import Strategy
 from engine.spec.data import buffer_elements
 from engine.spec.find import find_spec
 from tests.engine.search import fakes
+from tests.runtime import with_runtime
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITE = sorted((ROOT / "benchmarks" / "suite").glob("*.cu"))
@@ -48,7 +49,7 @@ def test_the_suite_has_its_kernels_and_controls() -> None:
 def test_every_kernel_parses_and_compiles_and_its_data_is_sized_for_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path)))
     machine = make_machine(device="cpu", arch="sm_90")
     try:
         for path in SUITE:

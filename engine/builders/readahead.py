@@ -1,7 +1,5 @@
 """What is read in programs is asked once for each text, and ahead of time where that can be foreseen."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future

@@ -1,7 +1,5 @@
 """One patch of several: each is applied in order of rank, and one that no longer applies is left out and named."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The roofline is that of Williams et al. 2009. A prediction, never a measurement.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

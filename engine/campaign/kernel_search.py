@@ -1,7 +1,5 @@
 """One kernel's turn in a campaign: its spec made ready, an earlier run settled, the search; in this process or on a worker."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 A killed campaign leaves it as it was; each kernel's candidates are in that kernel's own journal.
 """
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 import sqlite3

@@ -1,7 +1,5 @@
 """What a kernel's search is expected to take: as long for each candidate as the earlier run in its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Looks at every kernel of a repository: its spec, its share of a recorded run's time, its predicted headroom."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The command line that goes on with a run that was interrupted."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

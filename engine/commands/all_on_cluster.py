@@ -1,7 +1,5 @@
 """`optiml all --cluster`: the campaign on the workers of a cluster. Loads Dask, so it is imported where that is asked for."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

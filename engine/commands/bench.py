@@ -1,7 +1,5 @@
 """`optiml bench NAME …`: measure tables of the project's figures, by name. Needs a checkout of the project."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

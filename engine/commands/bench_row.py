@@ -3,8 +3,6 @@
 A row that fails, crashes or is killed costs that row, and not the worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -1,7 +1,5 @@
 """`optiml cluster doctor`: what each worker of a cluster is, and why it cannot be used."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 

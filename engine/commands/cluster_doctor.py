@@ -1,7 +1,5 @@
 """The table of `optiml cluster doctor`. Loads Dask, so it is imported where that is asked for."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Sequence

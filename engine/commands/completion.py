@@ -1,7 +1,5 @@
 """`optiml completion SHELL`: print the script that completes commands and options in a shell."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What becomes of the searches on each kind of device: one patch that selects by compute capability at run time."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing

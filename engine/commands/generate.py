@@ -1,7 +1,5 @@
 """`optiml generate "SENTENCE"`: a kernel from a sentence, checked against a reference."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What a verb prints with `--format json`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

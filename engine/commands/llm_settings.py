@@ -1,7 +1,5 @@
 """The settings of a language model that the options of a verb ask for."""
 
-from __future__ import annotations
-
 import argparse
 
 from engine.errors import UsageError

@@ -1,7 +1,5 @@
 """`optiml mcp`: serve the verbs to programs that speak the Model Context Protocol, such as an editor's assistant."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`optiml memory list|export|import|forget`: what earlier runs taught, seen, moved and deleted."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import asdict

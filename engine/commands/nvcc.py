@@ -1,7 +1,5 @@
 """`optiml nvcc …`: compile a CUDA program for the CPU with nvcc's options."""
 
-from __future__ import annotations
-
 import argparse
 
 from engine.capture.cpu_nvcc import main

@@ -1,7 +1,5 @@
 """One search over the workers of a cluster: their devices in the place of this machine's."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """Options that several verbs share: where a run computes, who proposes, and how a language model is asked."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """`optiml report DIR [DIR]`: one HTML file of a run, or of two runs beside each other."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`optiml show DIR`: print the result of a run of `optimize`, `tune` or `generate` again, with the tree if asked."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict

@@ -4,8 +4,6 @@ The instruction's low 9 bits are its operation, bits 77 to 80 the scope. Measure
 each scope for sm_75 to sm_120. Those on shared memory have instructions of their own, and are not counted.
 """
 
-from __future__ import annotations
-
 import struct
 
 # ATOM, ATOM.CAS, RED; ATOMG and RED of floats; ATOMG, ATOMG.CAS. Ours, from nvdisasm.

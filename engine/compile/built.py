@@ -1,7 +1,5 @@
 """A candidate that was built, and the error of one that was not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

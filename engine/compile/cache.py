@@ -1,7 +1,5 @@
 """A cache of compiled code on disk. Losing it costs time and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ The instruction's low 12 bits are its operation, bits 72 to 79 the special regis
 sm_75 to sm_120 with nvdisasm 13.0. `CS2R Rx, SRZ` is how registers are cleared, and is no clock.
 """
 
-from __future__ import annotations
-
 import struct
 
 # S2R, CS2R, S2UR, CS2UR. Ours, from nvdisasm.

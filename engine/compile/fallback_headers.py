@@ -3,8 +3,6 @@
 They offer the library's names, layouts and results, not its machine code: times predicted with them are those of ours.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

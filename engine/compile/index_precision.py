@@ -9,8 +9,6 @@ Registers of PTX are typed and nearly all written once, so what comes of a regis
 thread in its block is small enough for any type.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator

@@ -1,7 +1,5 @@
 """Whole builds that are kept between runs: of a file that is searched again nothing but the suggestion is built."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence

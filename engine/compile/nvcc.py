@@ -1,7 +1,5 @@
 """nvcc, for code that NVRTC refuses: `<cub/cub.cuh>`, Thrust, headers with host functions."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess

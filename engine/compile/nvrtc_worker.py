@@ -3,8 +3,6 @@
 Run inside the sandbox. It sees CUDA's headers and this installation, no other file, no key, no network.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -4,8 +4,6 @@ Through NVRTC's C interface, which is the same in CUDA 12 and 13: a Python bindi
 process for every core, which imports it.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass

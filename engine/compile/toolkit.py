@@ -1,7 +1,5 @@
 """Which CUDA compiles here: that of the base installation, or CUDA 12 of the extra `cuda12` where the driver is for CUDA 12."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """What cannot run on the CPU, by name, before anything is compiled."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cpu.host_source import without_comments

@@ -1,7 +1,5 @@
 """CUDA source text made ready for a C++ compiler, line for line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

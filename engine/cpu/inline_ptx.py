@@ -4,8 +4,6 @@ An instruction that is not among them becomes a call that no compiler takes, so 
 by the instruction's name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ of a callback or code that runs when the object is loaded can take those calls a
 spelling in the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

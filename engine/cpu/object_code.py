@@ -1,7 +1,5 @@
 """Machine code of an object's functions: which of them access memory beyond their own frame, and what they call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """From an address in a kernel's object to the line of its source, through what was inlined."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The host compiler, and what is built once with it: the precompiled header and the runtime's programs."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The types that a program gives other names: typedefs, `using` and macros, of the branches that are compiled."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Which pointer parameters of a kernel may point into one buffer, by what its callers pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,7 +1,5 @@
 """What the body of a kernel holds: loops, array accesses, shared arrays, calls and names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

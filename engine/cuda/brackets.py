@@ -1,7 +1,5 @@
 """Where brackets close, in text that no grammar has read."""
 
-from __future__ import annotations
-
 
 def closing(text: str, opening: int, pair: str = "()", most: int | None = None) -> int:
     """The place of the bracket that closes the one at `opening`, within so many characters; -1 for none."""

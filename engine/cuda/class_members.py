@@ -1,7 +1,5 @@
 """Which classes of a program have certain members."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache

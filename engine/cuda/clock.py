@@ -1,7 +1,5 @@
 """How long rules may think about one kernel: strangers' files may be made to take hours."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

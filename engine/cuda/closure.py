@@ -1,7 +1,5 @@
 """The transitive closure of "uses": of names over functions and macros, of files over includes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 

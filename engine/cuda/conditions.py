@@ -1,7 +1,5 @@
 """Which `#error` lines can be judged with the device half of a file alone, and which condition is an include guard."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 

@@ -1,7 +1,5 @@
 """A file's named integer constants: `#define NAME 4`, `constexpr int NAME = 4` at file scope, enumerators."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Mapping

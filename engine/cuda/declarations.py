@@ -1,7 +1,5 @@
 """What declarations declare: one reading of declarators, for kernels and for what they use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What declarations and definitions say: names with the nodes of their values, and where those stand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Which headers a device compiler takes, and what stands in for the standard library where it has none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """Edits of text: spans of the original bytes are replaced, everything else stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from engine.cuda.kernel import Edit, Span

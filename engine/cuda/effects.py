@@ -1,7 +1,5 @@
 """Whether code does only what one thread can do alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The enumerations of a program: their values, and the type that holds one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

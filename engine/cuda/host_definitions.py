@@ -1,7 +1,5 @@
 """Where a local of host code gets the value that it has at one place: the statements before it, in the blocks around it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

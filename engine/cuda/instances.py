@@ -4,8 +4,6 @@ What stands in a launch's `<…>` may be a template's parameter, a local `using`
 defines; a host template gets its own from explicit instantiations, from calls, and from macros that make these.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

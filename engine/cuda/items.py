@@ -4,8 +4,6 @@ A tree of the grammar breaks at syntax that it does not know; the device slice m
 strings, directives, brackets. Both arms of an `#if` are followed, each from the brackets at the `#if`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

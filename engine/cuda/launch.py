@@ -1,7 +1,5 @@
 """Host launches: where a kernel is launched, and edits of the launch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

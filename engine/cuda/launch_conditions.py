@@ -1,7 +1,5 @@
 """What has to hold where host code stands: the conditions of the branches around it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Also by what a function chooses, and by a macro. Edits of a launch do not reach 
 (`engine.cuda.launch.sites` has those that they do).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

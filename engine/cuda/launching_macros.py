@@ -1,7 +1,5 @@
 """Launches by macros, `LAUNCH(kernel, n, x, y)`: read in a text where the calls of such macros are written out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

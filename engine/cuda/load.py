@@ -1,7 +1,5 @@
 """Reads from disk what a program consists of: the kernel's file, its local headers, the files that launch it, its spec."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import posixpath

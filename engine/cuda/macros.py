@@ -1,7 +1,5 @@
 """The macros of a file: which text they stand for, in whatever branch of the preprocessor, and what a call expands to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache

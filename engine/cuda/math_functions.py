@@ -1,7 +1,5 @@
 """Names of device functions that compute and change nothing (CUDA Math API, CUDA C++ Programming Guide)."""
 
-from __future__ import annotations
-
 # Each exists with and without the suffix f.
 _ELEMENTARY = """
 acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi erf erfc erfcinv erfcx erfinv exp exp10

@@ -4,8 +4,6 @@ NVRTC refuses every function without `__device__`, nvcc makes it a host function
 their bodies, `constexpr` functions get both annotations, and variables declared along with a type are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple

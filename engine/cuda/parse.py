@@ -1,7 +1,5 @@
 """Reads a CUDA file with tree-sitter: kernels, parameters, loops, accesses, launches, and where the grammar gave up."""
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence

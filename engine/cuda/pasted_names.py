@@ -1,7 +1,5 @@
 """Names that calls of macros paste together: `Atomic##NAME` in the text of one that is called with `Add`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Writes the difference of two programs as a patch that `git apply` takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import TypeVar

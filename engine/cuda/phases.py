@@ -6,8 +6,6 @@ return ends a line, for NVRTC neither; trigraphs count under `-std=c++11` and `-
 Source: [lex.phases], [lex.digraph], [lex.trigraph] (C++14); measured with CUDA 13.0 and GCC 12.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Host expressions without an effect of their own: figures of a launch that may be dropped with it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

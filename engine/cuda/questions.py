@@ -10,8 +10,6 @@
   `evaluate_int`, `ArithmeticError_`, `Number`
 """
 
-from __future__ import annotations
-
 from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.cuda.declarations import Declared, declarators, declared_type, variables
 from engine.cuda.effects import assigned, pure, pure_value, written

@@ -1,7 +1,5 @@
 """The text of a CUDA file as the grammar can parse it: every byte stays where it is, but what the grammar does not know is rewritten."""
 
-from __future__ import annotations
-
 import re
 
 from engine.cuda.items import past_call, tokens_of

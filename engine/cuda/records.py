@@ -1,7 +1,5 @@
 """What the classes of a file declare that launches are made of: constants, other names for types, bases, specialisations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

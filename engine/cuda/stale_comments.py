@@ -1,7 +1,5 @@
 """Removes comments about statements that a rewrite removed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each declares the few classes and functions that device code takes from the libr
 meaning. A header that the repository holds itself always counts first.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache

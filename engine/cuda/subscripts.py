@@ -1,7 +1,5 @@
 """Single accesses `array[index]`: where they stand, and whether every run reaches them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tree_sitter import Node

@@ -1,7 +1,5 @@
 """Questions about nodes of the syntax tree: their text, what they name, what they change."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The arguments of a host launch, put in terms of what is passed to the kernel."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Code behind a condition that no check met is not verified, however rare the cond
 leaves unseen in the same runs, in the same words, is no fault of an edit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What can be said of a program of one spec from its text alone: what to compile and launch, and what rules would edit next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An unexpected exception over one candidate is that candidate's outcome, and not the end of a run."""
 
-from __future__ import annotations
-
 import functools
 import os
 import traceback

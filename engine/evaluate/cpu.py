@@ -1,7 +1,5 @@
 """Evaluation without a GPU: screened on the CPU, speed predicted from machine code and counted accesses."""
 
-from __future__ import annotations
-
 import random
 import secrets
 import time

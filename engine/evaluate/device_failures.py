@@ -1,7 +1,5 @@
 """Evaluations of what failed on the device, from what the worker reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

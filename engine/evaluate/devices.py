@@ -1,7 +1,5 @@
 """Where built candidates are evaluated: one device in this process, or several behind the same calls."""
 
-from __future__ import annotations
-
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Other programs that must be correct for an edit to be: its texts by architecture, and its helpers in the original kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Evaluation on a GPU: verify on fresh inputs, then time against original and incumbent."""
 
-from __future__ import annotations
-
 import random
 import secrets
 import time

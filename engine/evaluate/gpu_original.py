@@ -1,7 +1,5 @@
 """What the measured path asks of an original: room for its buffers, its float64 twin, NaN, the sanitizers' verdicts, copies of its size."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """How far what a program gives may be from what the original gave on the same inputs: the rounding that the original itself shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

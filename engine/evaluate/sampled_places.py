@@ -1,7 +1,5 @@
 """Which blocks of a launch are sampled, where another launch's lie, and smaller sizes in the place of what cannot be run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

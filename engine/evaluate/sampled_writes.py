@@ -1,7 +1,5 @@
 """What sampled blocks of a candidate write beside what those of the original write at the same size."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.cpu.jobs import CpuRun

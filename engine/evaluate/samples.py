@@ -3,8 +3,6 @@
 Samples come from the GPU worker: for each timing case `samples_us`, one list for each program that was timed in turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which sizes of a spec belong together, by the buffers whose sizes and values name them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine import arith

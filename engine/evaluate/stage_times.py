@@ -1,7 +1,5 @@
 """Seconds by stage of one evaluation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

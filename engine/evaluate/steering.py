@@ -3,8 +3,6 @@
 What such an edit brings depends on what the compiler makes of it, and no prediction of ours knows that: only a measurement does.
 """
 
-from __future__ import annotations
-
 import re
 
 from engine.model import Guardrail, Program

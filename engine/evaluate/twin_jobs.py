@@ -1,7 +1,5 @@
 """Runs of an original's twin in double precision on the CPU: the same inputs, as doubles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from engine.cpu import CpuJob

@@ -1,7 +1,5 @@
 """The shapes that generated kernels are checked on: made from the real ones, and such as meet the task's conditions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, cycle, product

@@ -1,7 +1,5 @@
 """The result of a generation: frozen, serialisable. Its JSON form is documented in docs/generate.md."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The messages of generation, from templates; what users and models wrote stands in them as data, fenced and bounded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

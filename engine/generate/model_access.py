@@ -1,7 +1,5 @@
 """The way to a model for one generation: client, budget and recording, put together from the parts of `engine.llm`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The strategies of the mixture: each says to a model in which direction to think. A further one is one more entry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.errors import UsageError

@@ -4,8 +4,6 @@ Nothing of an answer reaches the file but names, types, and arithmetic that were
 on, and how closely, is decided here.
 """
 
-from __future__ import annotations
-
 import json
 import keyword
 import re

@@ -1,7 +1,5 @@
 """A reference that is a class of PyTorch's: KernelBench's form of a task, a module with `forward` beside `get_init_inputs`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """In how many parts a reference copy reads and writes, so that both go on together from its first thread to its last."""
 
-from __future__ import annotations
-
 # Of what is read and of what is written. A thread has a vector of each part.
 PARTS = ((1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 3))
 

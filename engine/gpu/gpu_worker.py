@@ -4,8 +4,6 @@ Answers one frame per request. An error that breaks the context is answered wher
 starts another one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

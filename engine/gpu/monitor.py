@@ -1,7 +1,5 @@
 """What NVML says of the GPU around a measurement: throttling, temperature, other processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Whether the host kept the device fed while programs were timed: the events' clock against the host's. Imported by both sides."""
 
-from __future__ import annotations
-
 HOST_OVER_EVENTS = 2.0  # a batch that took the host twice what the events say was disturbed
 _LEAST_SPOILT, _SPOILT = 2, 0.25  # batches that one comparison may lose to the host, and what part of them
 

@@ -1,7 +1,5 @@
 """The process that holds the GPU, started: it makes its context and imports CuPy before it is asked anything."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

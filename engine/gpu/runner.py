@@ -1,7 +1,5 @@
 """The parent's side of the GPU worker: starts it, talks to it, replaces it when a candidate took it down."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

@@ -4,8 +4,6 @@ A tool gives a verdict only where the program ran to its end under it. Reports a
 of the worker's own kernels is an internal error, every other report counts against the program that was run.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import time

@@ -1,7 +1,5 @@
 """In which order programs are timed. Worker only."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """How long the programs that were timed last take. Worker only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 _KEPT = 4  # original, incumbent, candidate, and the candidate before it

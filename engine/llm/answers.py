@@ -1,7 +1,5 @@
 """Reads a model's answer: which edits it suggests, and what each is expected to do. Nothing is checked against a program."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a further question at a program asks for: one approach at a time, those that fit the diagnosis first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from engine.llm.node_context import Ancestor, Context, common, of_both, program_diff, standing

@@ -3,8 +3,6 @@
 What a comment says of the code cannot be checked, so none is kept but those that the file has already, and the tool's own lines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

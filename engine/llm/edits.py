@@ -1,7 +1,5 @@
 """From a model's suggestion to a proposal: located exactly in the program, and screened."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What a model is told of a candidate that failed: enough to correct it, and nothing that a check could be recognised by."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Asks a model where the search selected a question: in the background, so that the search never waits for an answer."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

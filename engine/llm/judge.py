@@ -1,7 +1,5 @@
 """A model as judge: scores proposals before a GPU is spent on them. Its weight follows from its record, which can switch it off."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Mapping, Sequence

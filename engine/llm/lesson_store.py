@@ -1,7 +1,5 @@
 """What earlier runs taught: which edit did what to which kind of kernel, kept in SQLite, found again by likeness."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The memory's part of one run: what its candidates taught is kept, what others taught is told and changes the rules' priors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What is told to a model about one node of the search: a snapshot, so that the search may go on meanwhile."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """A model's sentences as plain words."""
 
-from __future__ import annotations
-
 import re
 
 _PLAIN = re.compile(r"[^\w .,:;()+*/%='-]")

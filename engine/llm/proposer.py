@@ -1,7 +1,5 @@
 """The model as a proposer: a node of the search in, proposals out; what fails goes back to the model a few times."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A judge's prediction of one step beside what was measured and diagnosed after it: was it right, and what limits the kernel now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

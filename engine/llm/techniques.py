@@ -1,7 +1,5 @@
 """Techniques that are shown to a model: a corpus of transformations, chosen by the diagnosis and by the form of the kernel's code."""
 
-from __future__ import annotations
-
 import operator
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What a CPU run counts of a kernel's memory accesses, in the units in which a GPU pays for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

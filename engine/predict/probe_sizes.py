@@ -1,7 +1,5 @@
 """Small sizes at which accesses are counted, so that counts at full size follow from a few small runs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a kernel's machine code says of its speed: loops, instruction mix, loads in flight. Reads nvdisasm's text."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """From counts of small runs to counts at full size: how each count grows with each size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

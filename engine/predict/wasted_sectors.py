@@ -1,7 +1,5 @@
 """Which places of a kernel move much more than they ask for, by counted accesses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Which process started which, as /proc shows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

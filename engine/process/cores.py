@@ -1,7 +1,5 @@
 """How threads and processes share the cores: who goes first, how often the interpreter changes threads, how many linear algebra starts."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a sandboxed process needs of one GPU: its device nodes, their group, and CUDA's name for it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

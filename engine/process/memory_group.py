@@ -1,7 +1,5 @@
 """A control group (cgroup) that limits the memory of all sandboxed processes of this process together."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Output for terminals that take ASCII alone: what they cannot show is written as what stands for it."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

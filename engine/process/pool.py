@@ -1,7 +1,5 @@
 """Worker processes of one kind that any thread may use: taken for one call, then given back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Waiting for a child process with a time limit, without polling."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """The sandbox of everything that compiles or runs untrusted code: bubblewrap, with limits on what it may use."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

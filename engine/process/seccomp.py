@@ -6,8 +6,6 @@ other is confined by a network namespace (AF_VSOCK reaches the host of a virtual
 `clone3`, whose flags a filter cannot read, fails with ENOSYS: C libraries then use `clone`. A program of a foreign architecture is killed.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,7 +1,5 @@
 """Standard output of a command: its reader may go away, have closed it, or its disk be full."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

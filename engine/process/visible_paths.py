@@ -1,7 +1,5 @@
 """Paths that every sandbox shows read-only: the system's programs and libraries, this Python, CUDA toolkits."""
 
-from __future__ import annotations
-
 import functools
 import os
 import site

@@ -1,7 +1,5 @@
 """A long-lived child process that answers frames, with a deadline for each answer."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A diagnosis by lines without counters: from the accesses that were counted on the CPU."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

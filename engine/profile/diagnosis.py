@@ -5,8 +5,6 @@ arXiv 2606.26453); the thresholds marked [K] are that paper's, [N] those of Nsig
 Profiling Guide, "Speed of Light"), [O] ours, with the reason beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """What a diagnosis needs beside counters, from a built program and its spec."""
 
-from __future__ import annotations
-
 import re
 
 from engine.compile.built import Built

@@ -1,7 +1,5 @@
 """The share of a kernel's work at each source line."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What Nsight Compute writes: its CSV in two layouts, its errors. Text from a process that ran a stranger's kernel, so data."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os

@@ -1,7 +1,5 @@
 """Which rules a diagnosis calls for: factors on a rule's own prior, each with its reason. All of them are ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType

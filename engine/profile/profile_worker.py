@@ -4,8 +4,6 @@ between start and stop, ends.
 It gets machine code and launch figures, never host code of a candidate. The profiler speaks only when this process ends.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

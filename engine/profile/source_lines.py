@@ -1,7 +1,5 @@
 """From counters of single instructions to the source line that asks for more than it needs."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

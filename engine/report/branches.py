@@ -1,7 +1,5 @@
 """The search tree in the order in which a page writes it: what opens, what closes, and which candidates are left out."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

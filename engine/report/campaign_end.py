@@ -1,7 +1,5 @@
 """What a person sees at the end of a campaign."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Progress of many searches: one table on a terminal, a line an event elsewhere, or JSON lines."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

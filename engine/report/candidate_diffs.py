@@ -1,7 +1,5 @@
 """What a candidate changed of the program it was made from, as the lines of a diff."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ All lengths are pixels. A page holds each chart twice, `WIDE` and `NARROW`, and 
 template that writes the drawing.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

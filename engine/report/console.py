@@ -1,7 +1,5 @@
 """rich's console, as every verb prints with it."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 import rich.console

@@ -1,7 +1,5 @@
 """The best of each kernel on each kind of device, as a table and as data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages of runs' output folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers, names and moments as a page writes them."""
 
-from __future__ import annotations
-
 import datetime
 import math
 

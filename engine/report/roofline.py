@@ -4,8 +4,6 @@ The instruction roofline of Ding and Williams, "An Instruction Roofline Model fo
 warp instructions per byte. Every run counts both; floating point operations would say nothing of integer, copy or sort kernels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A run as its output folder tells it: result, every candidate of the journal, what was counted, the source before and after."""
 
-from __future__ import annotations
-
 import binascii
 import math
 import sqlite3

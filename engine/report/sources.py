@@ -1,7 +1,5 @@
 """The source side by side: original and best, line by line, with what a diagnosis says of a line beneath it."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

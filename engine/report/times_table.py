@@ -1,7 +1,5 @@
 """The table of a recording: kernels by their share of GPU time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.capture.manifest import LaunchTimes, Manifest, RecordedKernel

@@ -1,7 +1,5 @@
 """What a person sees of a tuning run in the terminal: verdict, the best per shape, the set, where the patch is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

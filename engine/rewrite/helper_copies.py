@@ -1,7 +1,5 @@
 """Copies of the functions that a kernel shares with others, so that an edit may change them for it alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tree_sitter import Node

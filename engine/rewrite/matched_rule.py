@@ -1,7 +1,5 @@
 """Rules in three parts: what they match, which values they leave open, what they write for one choice of them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ The idea of isomorphisms is that of Coccinelle (Padioleau et al., "Documenting a
 Drivers", EuroSys 2008).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Text of code in another place, with the parentheses, comments and indentation that belong there."""
 
-from __future__ import annotations
-
 import re
 
 from tree_sitter import Node

@@ -1,7 +1,5 @@
 """Questions of a search: posed in its tree, asked where its policy selects them, written to its journal."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What a search has come to: its nodes and their rows in the journal, the machine code that is known, the best so far."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

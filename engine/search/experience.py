@@ -4,8 +4,6 @@ An edit's effect is much the same at many nodes, so what it brought at one of th
 Monte Carlo tree search (RAVE: Gelly, Silver 2011, "Monte-Carlo tree search and rapid action value estimation in computer Go").
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable
 

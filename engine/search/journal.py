@@ -1,7 +1,5 @@
 """The journal: every evaluated candidate in SQLite, booked at once, so that a killed run goes on where it was."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """Writes the journal beside the search: the search does not wait for a row, and tells nobody of a candidate that is not in it."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The search: keeps several candidates in flight so that compiling never waits for the device, books each at once."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter, defaultdict, deque

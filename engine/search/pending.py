@@ -1,7 +1,5 @@
 """What is under way in a search: on the device, between tree and journal, within a template."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass

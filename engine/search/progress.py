@@ -1,7 +1,5 @@
 """What a search may spend, what it has come to, and the names of what its time goes into."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """A path without the steps that brought nothing: a person reads it, and a patch has no place for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from engine.cuda.edit import edit_program

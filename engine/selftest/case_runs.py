@@ -1,7 +1,5 @@
 """Runs self-test cases through the real stages: build, evaluate, confirm, and the conditions on a suggestion."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

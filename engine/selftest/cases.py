@@ -1,7 +1,5 @@
 """The cases of the self-test: small originals with a spec, and edits of them that must be refused or accepted."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Self-test cases that a user brings: a folder of TOML files, each with an original, an edit of it, and what should happen."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings files as plain values with the line of each key: TOML and YAML, and nothing of either beyond plain values."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any, NoReturn

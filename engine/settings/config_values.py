@@ -1,7 +1,5 @@
 """What a value of the settings may be: each kind reads one strictly and describes itself as JSON schema."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

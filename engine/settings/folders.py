@@ -1,7 +1,5 @@
 """Where things are kept between runs. Apart from the machine, so that asking for it loads nothing heavy."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

@@ -1,7 +1,5 @@
 """Which lessons of earlier runs a run reads and writes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Temporary folders of a run. Those of a run that was killed are removed when the next one starts."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

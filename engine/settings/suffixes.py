@@ -1,7 +1,5 @@
 """Which files may hold and launch kernels: CUDA files by their names, headers of any name by what they say."""
 
-from __future__ import annotations
-
 CUDA = (".cu", ".cuh")
 HEADERS = (".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
 KERNELS = (".cu", *HEADERS)

@@ -1,7 +1,5 @@
 """Whether a build that is begun now still comes in time for an evaluation: seconds of builds and of evaluations, as they come."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future

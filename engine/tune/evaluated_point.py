@@ -1,7 +1,5 @@
 """What becomes of a tuner's points."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import Future
 from dataclasses import dataclass

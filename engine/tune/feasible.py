@@ -1,7 +1,5 @@
 """The feasible set: every point that the user's conditions and the target's limits allow, as far as the text says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

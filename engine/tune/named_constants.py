@@ -1,7 +1,5 @@
 """A rule's template as text: the figures of its edit become named constants of the file, which can be tuned again elsewhere."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

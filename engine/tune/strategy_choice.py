@@ -1,7 +1,5 @@
 """Which strategy searches a template: the one asked for, or one for so many points."""
 
-from __future__ import annotations
-
 from engine.errors import UsageError
 from engine.tune.strategy import EXHAUSTIVE_MOST, Listed, Start, Strategy
 from engine.tune.surrogate import Surrogate

@@ -1,7 +1,5 @@
 """What a tuning run is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

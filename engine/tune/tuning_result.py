@@ -1,7 +1,5 @@
 """The result of a tuning run: frozen, serialisable. Its JSON form is documented in docs/tune.md."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -1,7 +1,5 @@
 """Tables, assumptions and texts by architecture: honest ones, and ones that could change, need not hold, or are wrong elsewhere."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Attributes: they switch off checks, place code elsewhere, or run it before `main`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Edits that conclude from some elements of a row what the others are, or what is largest, and NaN that the original passes over."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

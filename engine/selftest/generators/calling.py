@@ -1,7 +1,5 @@
 """Functions that other files may call: an edit that is right for its own kernel alone, and ones that keep what they compute."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

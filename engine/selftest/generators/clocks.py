@@ -1,7 +1,5 @@
 """Reads of a clock, by names that no list has: headers' functions, aliases, and helpers that hide them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

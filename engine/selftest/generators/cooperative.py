@@ -1,7 +1,5 @@
 """Kernels whose threads work together: races, barriers, shared memory, launches and grids in new texts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Directives and brackets spelled with digraphs: `%:define` in a kernel's body reaches the user's host code."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

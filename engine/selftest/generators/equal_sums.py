@@ -1,7 +1,5 @@
 """Long sums that are less exact than the original's, which drawn numbers hardly show."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

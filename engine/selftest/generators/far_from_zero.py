@@ -1,7 +1,5 @@
 """Differences of values that lie far from zero, which are lost where each is multiplied or rounded before."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

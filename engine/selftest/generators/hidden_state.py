@@ -1,7 +1,5 @@
 """Memory that outlives a launch, clocks, heaps, and calls that device code has no business with, in new texts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Intermediate values that overflow or vanish for ordinary-looking reasons, where another input is huge."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

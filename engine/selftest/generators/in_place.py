@@ -1,7 +1,5 @@
 """Callers that pass one buffer for input and output: an edit that reads what other threads may have written by then."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

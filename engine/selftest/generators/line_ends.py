@@ -1,7 +1,5 @@
 """Lone carriage returns and trigraphs: the end of a line, or a token, for one compiler and not for another."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

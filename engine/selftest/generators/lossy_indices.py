@@ -1,7 +1,5 @@
 """Indices and counters with fewer bits than sizes may need, and rows as arrays of a fixed length."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

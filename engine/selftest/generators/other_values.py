@@ -1,7 +1,5 @@
 """Values that a spec passes in all of its cases, and contents that its fills leave out: flags, whole scalars, blocks, masks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

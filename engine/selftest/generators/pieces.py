@@ -1,7 +1,5 @@
 """What generators write cases from: names that no text has yet, and edits of the original `scale`."""
 
-from __future__ import annotations
-
 import random
 
 from engine.model import Outcome

@@ -1,7 +1,5 @@
 """What a generator is, and what generators build their cases with."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import random

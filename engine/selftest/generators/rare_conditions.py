@@ -1,7 +1,5 @@
 """Every condition of an edit is seen true and false in a check: code that only rare sizes or values reach is not verified."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

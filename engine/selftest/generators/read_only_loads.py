@@ -1,7 +1,5 @@
 """Loads through the read-only cache of what the same launch wrote: it need not be seen, whatever one run shows."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

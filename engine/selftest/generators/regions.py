@@ -1,7 +1,5 @@
 """Slices, regions of larger images, slopes of any sign, and rows beyond 2^31 elements: what callers pass and no case has."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

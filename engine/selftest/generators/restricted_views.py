@@ -1,7 +1,5 @@
 """One pointer handed to several parameters that promise by `__restrict__` to lead to different memory."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Roundings that differ at halves and for subnormal rows alone, and code for blocks that the host does not launch."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Variances of numbers far from zero, NaN where a thread begins, and blocks of one warp or less."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

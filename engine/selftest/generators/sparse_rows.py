@@ -1,7 +1,5 @@
 """Rows of sparse matrices as the spec's fills do not draw them: long ones, and columns out of order or twice."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Names and comments that a line splice joins or parts, differently for NVRTC and nvcc."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Code that switches the CPU path's checks off: unseen accesses, own callbacks, code that runs when it is loaded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Characters that a reader does not see, or that show a text in another order than a compiler reads it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -30,6 +30,7 @@ from tests.bot.make import result
 from tests.engine.campaign.test_cluster_executor import GpuClient
 from tests.engine.cluster.scripted import KERNEL, repository
 from tests.engine.cluster.workers import H200, Client, worker
+from tests.runtime import with_runtime
 
 L4 = replace(H200, name="NVIDIA L4", uuid="GPU-b", arch="sm_89")
 SLOW, FAST, BLOCKS = "2.0f * x[i]", "x[i] + x[i]", "(n + 255) / 256, 256"
@@ -70,7 +71,7 @@ class Kinds:
 def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kinds:
     """A repository, and two workers with different GPUs; searches are scripted."""
     made = Kinds(repository(tmp_path / "r", 1))
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     monkeypatch.setattr(device_dispatch_check, "find_nvcc", lambda: None)
 
     @contextmanager

@@ -12,6 +12,7 @@ from engine.compile.nvrtc import NvrtcCompiler
 from engine.predict.sass import KernelCode, parse_sass
 from engine.predict.targets import known_targets
 from engine.process import sandbox as module
+from tests.runtime import kept_code
 
 Read = Callable[[str], KernelCode]
 
@@ -22,7 +23,7 @@ def read() -> Iterator[Read]:
     if not works:
         pytest.skip(f"no sandbox here: {why}")
     box = module.sandbox()
-    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=1) as compiler:
+    with NvrtcCompiler("sm_90", cache=kept_code(), sandbox=box, jobs=1) as compiler:
 
         def one(text: str) -> KernelCode:
             binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
@@ -146,7 +147,7 @@ def test_machine_code_of_every_target_is_read(arch: str) -> None:
         pytest.skip(f"no sandbox here: {why}")
     box = module.sandbox()
     text = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = __expf(x[threadIdx.x]); }\n"
-    with NvrtcCompiler(arch, cache=None, sandbox=box, jobs=1) as compiler:
+    with NvrtcCompiler(arch, cache=kept_code(), sandbox=box, jobs=1) as compiler:
         binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
     (straight,) = parse_sass(disassemble(binary.cubin, sandbox=box, line_info=True))[binary.entries[0]].loops
     assert [(m.space, m.kind, m.width_bytes, m.line) for m in straight.memory] == [

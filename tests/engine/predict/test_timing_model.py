@@ -15,6 +15,7 @@ from engine.predict.predictor import Predictor
 from engine.predict.targets import figures_for
 from engine.predict.timing_model import Fitted, Prediction, _atomics_s, executions, merged
 from engine.process import sandbox as module
+from tests.runtime import kept_code
 
 Predict = Callable[..., Prediction]
 
@@ -29,7 +30,7 @@ def predictor() -> Predictor:
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[NvrtcCompiler]:
-    with NvrtcCompiler("sm_90", cache=None, sandbox=module.sandbox(), jobs=1) as made:
+    with NvrtcCompiler("sm_90", cache=kept_code(), sandbox=module.sandbox(), jobs=1) as made:
         yield made
 
 

@@ -19,6 +19,7 @@ from engine.run.whole_check import BUILT, OTHERS, VERIFIED
 from engine.settings.config import Guardrails
 from engine.spec.reader import specs_in
 from tests.engine.run.test_device_dispatch import FASTER, KERNEL, OTHER, RUN, SPEC, edited, program
+from tests.runtime import with_runtime
 
 TEXT = SPEC + KERNEL + OTHER + RUN
 # An instruction that ptxas takes from sm_90 on.
@@ -29,7 +30,7 @@ BLOCKS = ("threads = 256", "threads = 128")
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:  # type: ignore[misc]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         made = make_machine(device="cpu", arch="sm_90", jobs=1)
     yield made
     made.close()

@@ -18,6 +18,7 @@ from engine.run.device_dispatch_check import DispatchCheck, DispatchRequest
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.screen import screen
+from tests.runtime import kept_code
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.cu"))
@@ -37,7 +38,7 @@ def edited(original: Program, spec: KernelSpec, seed: int) -> Program:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_suggestions_of_rules_can_be_dispatched(path: Path, tmp_path: Path) -> None:
+def test_suggestions_of_rules_can_be_dispatched(path: Path) -> None:
     spec, spec_path = find_spec(ROOT, path)
     original = load_program(path, spec_file=spec_path, kernels=[spec.kernel])
     hopper, ada = (Variant(arch, arch, edited(original, spec, seed)) for seed, arch in enumerate(("sm_90", "sm_89")))
@@ -48,5 +49,5 @@ def test_suggestions_of_rules_can_be_dispatched(path: Path, tmp_path: Path) -> N
     if path.stem not in COMPILED:
         return
     for variant in request.variants:
-        with NvrtcCompiler(variant.arch, cache=tmp_path, sandbox=sandbox(False), jobs=1) as compiler:
+        with NvrtcCompiler(variant.arch, cache=kept_code(), sandbox=sandbox(False), jobs=1) as compiler:
             DispatchCheck(request, variant.arch, compiler).same(written)

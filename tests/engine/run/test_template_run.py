@@ -206,7 +206,7 @@ def test_a_family_holds_what_the_rule_proposes_by_itself():
     ],
 )
 def test_bad_input_is_a_clear_error_and_overwrites_nothing(tmp_path, monkeypatch, capsys, arguments, says, code):
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     (tmp_path / "scale.cu").write_text(SCALE)
     out = tmp_path / "out"
     out.mkdir()

@@ -22,6 +22,7 @@ from engine.run import whole_check
 from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED, WholeCheck, WholeVerdict
 from engine.spec.find import find_spec
 from engine.verify.whole_build import preprocessed, with_lines_of
+from tests.runtime import kept_code
 
 pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
 
@@ -90,7 +91,7 @@ class Place:
         spec, _ = find_spec(folder, self.path)
         self.program = load_program(self.path)
         self.builder = Builder(
-            spec, folder, NvrtcCompiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
+            spec, folder, NvrtcCompiler("sm_90", cache=kept_code(), sandbox=sandbox(), jobs=1), Target(arch="sm_90")
         )
         self.check = WholeCheck(spec, folder, "sm_90", sandbox())
 

@@ -14,6 +14,7 @@ from engine.tune.dispatch import NothingToSelect, check, generate, possible, sam
 from engine.tune.dispatch_target import holds, reached
 from engine.tune.template import program_at
 from engine.tune.tuning_result import Branch, Range, ShapeBest
+from tests.runtime import kept_code
 
 from .kernels import SAXPY, template
 
@@ -69,7 +70,7 @@ def test_the_instances_are_the_machine_code_and_launches_that_were_tuned(tmp_pat
     program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
     spec = specs_in(program, None)[0]
     assert spec.steps[0].template_args == "64, 1"
-    with NvrtcCompiler("sm_90", cache=tmp_path, sandbox=sandbox(False), jobs=1) as compiler:
+    with NvrtcCompiler("sm_90", cache=kept_code(), sandbox=sandbox(False), jobs=1) as compiler:
         point = Builder(made.spec, tmp_path, compiler, Target())
         point.original(made.original)
         for branch in selection.branches:
