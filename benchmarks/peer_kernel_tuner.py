@@ -38,7 +38,7 @@ def table() -> Table:
 
 def measure(place: Place, settings: Settings, kernel: str) -> Row:
     """One space. Raises OptimlError."""
-    from engine.run.device_choice import make_machine
+    from engine.run.machine import make_machine
     from engine.run.template_run import tune
     from engine.search.progress import Budget
     from engine.tune.chosen_template import make_template
