@@ -66,7 +66,7 @@ class _Watch:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class OutputMeaning:
     """What is wrong with a draft that runs: outputs that are mostly no numbers (or `partly`), or one value whatever the inputs are."""
 
     not_finite: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class CpuProbe:
                 found[name] = "in" if not count else "inout" if name in read or count < touched else "out"
         return found
 
-    def meaning(self, spec: KernelSpec) -> Meaning:
+    def meaning(self, spec: KernelSpec) -> OutputMeaning:
         """What the check cases of a complete draft show. Raises as the others."""
         seen: dict[str, list[Array]] = {}
         for case in spec.check if self._spent_s <= _MAX_S else ():
@@ -161,7 +161,7 @@ class CpuProbe:
                 (lost if finite < _LEAST_FINITE else partly).append(name)
             same.append(values.size > 1 and bool((values == values[0]).all()))
         drawn = any(a.role in ("in", "inout") and a.fill.kind != "constant" for a in spec.arguments)
-        return Meaning(tuple(lost), tuple(partly), constant=drawn and bool(same) and all(same))
+        return OutputMeaning(tuple(lost), tuple(partly), constant=drawn and bool(same) and all(same))
 
     def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> dict[str, str]:
         """The cases that end in a finding, as of an access beyond a buffer, with what it says; each call draws other inputs.
