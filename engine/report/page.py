@@ -93,8 +93,8 @@ def _common(result: OptimizationResult | TuneResult) -> dict[str, Any]:
     style = (here / "report.css").read_text(encoding="utf-8")
     script = (here / "report.js").read_text(encoding="utf-8")
     return {
-        "r": result, "predicted": result.mode == "predicted", "speedup_words": speedup_words, "style": _safe(style),
-        "script": _safe(script), "command": _command(result.provenance.get("command")),
+        "r": result, "predicted": result.mode == "predicted", "speedup_words": speedup_words, "style": style,
+        "script": script, "command": _command(result.provenance.get("command")),
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
         "versions": _mapping(result.provenance.get("versions")), "device": _mapping(result.signals.get("device")),
     }  # fmt: skip
@@ -108,7 +108,10 @@ def _environment() -> Environment:
         lstrip_blocks=True, finalize=_visible,
     )  # fmt: skip
     environment.filters.update(
-        drawing=lambda chart: _safe(environment.get_template("chart.svg.jinja").render(chart=chart)),
+        # Our own file, and what it has escaped.
+        drawing=lambda chart: environment.filters["safe"](
+            environment.get_template("chart.svg.jinja").render(chart=chart)
+        ),
         speed=speed,
         approximate=approximate,
         time=time_words,
@@ -131,12 +134,6 @@ def _environment() -> Environment:
         rows=_rows,
     )
     return environment
-
-
-def _safe(text: str) -> Any:
-    from markupsafe import Markup  # with jinja2
-
-    return Markup(text)  # our own files, and what templates have escaped
 
 
 def _visible(value: Any) -> Any:
