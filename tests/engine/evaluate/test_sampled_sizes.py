@@ -216,9 +216,24 @@ def test_what_nobody_wrote_counts_where_the_block_itself_has_to(
     assert (failure is not None) == refused
 
 
-@pytest.mark.parametrize(("off", "refused"), [(5e-5, False), (5e-2, True)])
-def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(off: float, refused: bool) -> None:
-    """One row_sum in fourteen met such a size among the sampled ones, and the search ended without a suggestion."""
+@pytest.mark.parametrize(
+    ("off", "declared", "refused"),
+    [
+        (5e-5, None, False),
+        (5e-2, None, True),
+        (4e-3, 1e-2, False),
+        (2e-2, 1e-2, True),
+        (5e-5, 1e-5, False),
+        (5e-2, 1e-5, True),
+    ],
+)
+def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
+    off: float, declared: float | None, refused: bool
+) -> None:
+    """One row_sum in fourteen met such a size among the sampled ones, and the search ended without a suggestion.
+
+    Nor does a declared tolerance refuse what is no further off than the original: sums of a million terms in two parts were.
+    """
 
     def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
         return [_run(lambda i, n, threads, job=job: (0, value(job)) if i == 0 else None, job) for job in jobs]  # type: ignore[misc]
@@ -231,7 +246,7 @@ def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(
         run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job)  # type: ignore[arg-type, return-value]
     )  # fmt: skip
     original = SimpleNamespace(program="original", extra=rounded)
-    samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
+    samples = SampledSizes(replace(SPEC, tolerance=declared), machinery, original, random.Random(7))  # type: ignore[arg-type]
     failure, _ = samples.judge(SimpleNamespace(program="candidate", extra=lambda job: 0.5 + off))  # type: ignore[arg-type]
     assert (failure is not None) == refused, failure
 
