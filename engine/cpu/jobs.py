@@ -87,7 +87,7 @@ class CpuJob:
     early_copies: bool = False  # asynchronous copies arrive at once, as on no GPU
     moved: frozenset[str] = frozenset()  # buffers one element behind an address that is a multiple of 16 bytes and more
     shared: Mapping[str, str] = field(default_factory=dict)  # outputs with the input whose buffer each is as well
-    null: frozenset[str] = frozenset()  # buffers for which a null pointer is passed
+    null: tuple[str, ...] = ()  # buffers for which a null pointer is passed
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Case:
     weight: float = 1.0
     changed: Mapping[str, float] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
-    null: frozenset[str] = frozenset()  # inputs that are not there: their address is null
+    null: tuple[str, ...] = ()  # inputs that are not there: their address is null
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def null_cases(spec: KernelSpec, text: str) -> tuple[CallerCase, ...]:
     base = max(spec.check, key=lambda case: bytes_needed(spec, case), default=None)
     names = [a.name for a in spec.arguments if a.role == "in" and not a.symbol and _may_be_null(a.name, text)]
     return tuple(
-        CallerCase(Case(f"{base.name}, '{name}' null", base.sizes, null=frozenset({name})))
+        CallerCase(Case(f"{base.name}, '{name}' null", base.sizes, null=(name,)))
         for name in names[:_MOST_NULL]
         if base is not None
     )

@@ -68,11 +68,11 @@ def test_is_reported_in_every_order(name: str, make: Make) -> None:
 
 def test_an_input_that_is_left_out_has_no_address(make: Make) -> None:
     kernel = simple(make, "  y[t] = x != nullptr ? x[t] : -1;")
-    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=frozenset({"x"}))], deadline_s=20)
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=("x",))], deadline_s=20)
     assert not run.findings
     assert (run.outputs["y"] == -1).all()
     kernel = simple(make, "  y[t] = x[t];")
-    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=frozenset({"x"}))], deadline_s=20)
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), null=("x",))], deadline_s=20)
     assert {finding.kind for finding in run.findings} == {"out_of_bounds"}
 
 

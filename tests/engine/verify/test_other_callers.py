@@ -92,7 +92,7 @@ def test_sizes_that_no_buffer_has_are_those_of_other_cases_too() -> None:
 def test_an_input_whose_address_the_text_compares_with_null_is_left_out_in_a_case() -> None:
     for test in ("x != nullptr ? x[0] : 0", "if (x) y[0] = x[0]", "NULL == x", "if (!x) return", "n && x && x[0]"):
         (found,) = null_cases(SPEC, f"void k(const float* x) {{ {test}; }}")
-        assert found.case.null == {"x"}
+        assert found.case.null == ("x",)
         assert found.case.sizes == SPEC.check[1].sizes
     for test in ("x[i] != 0", "max_x == nullptr", "if (x[0]) y[0] = 1"):
         assert not null_cases(SPEC, f"void k(const float* x) {{ {test}; }}")
