@@ -19,6 +19,7 @@ import pytest
 from engine.compile.built import Built
 from engine.cuda.load import load_program
 from engine.errors import RefusedError
+from engine.evaluate.cpu import CpuEvaluator
 from engine.evaluate.gpu import GpuEvaluator
 from engine.model import Evaluation, Outcome, Program
 from engine.run.machine import Machine, make_machine
@@ -61,7 +62,7 @@ class Bench:
         self.spec, spec_path = find_spec(folder, path)
         self.program = load_program(path, spec_file=spec_path)
         evaluator = machine.evaluator(self.spec, folder, spec_path)
-        assert isinstance(evaluator, GpuEvaluator)
+        assert isinstance(evaluator, CpuEvaluator | GpuEvaluator)  # tests without a GPU use this too
         self.evaluator = evaluator
         self.original, self.evaluation = self.evaluator.open(self.program)
 

@@ -16,4 +16,5 @@ $offsets += $offset;
 $squares += $offset * $offset;
 //: instead
 const $T $moved = $reference - $shift, $less = $moved * ($two * $offsets - $count * $moved);
-$target += $open$squares - ($less >= $squares ? $zero : $less)$close;
+const $T $taken = $less >= $squares ? $zero : $less;
+$target += $open$squares - $taken$close;
