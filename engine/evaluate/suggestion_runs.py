@@ -139,7 +139,8 @@ class SuggestionRuns:
                 continue
             if failure := self.compare(each.known, run.outputs):
                 return failure
-            built.extra.saw(run)
+            if each.known.compared is None:
+                built.extra.saw(run)
         return None
 
     def other_blocks(self, built: Built, known: Sequence[KnownRun]) -> None:

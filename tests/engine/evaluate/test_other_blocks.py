@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from engine.cpu.jobs import CpuJob, CpuRun
 from engine.evaluate.known_runs import KnownRun
-from engine.evaluate.suggestion_runs import SuggestionRuns
+from engine.evaluate.suggestion_runs import ComparedJob, SuggestionRuns
 from engine.model import LaunchConfig
 
 LAUNCH = LaunchConfig((4, 1, 1), (256, 1, 1), 1024)
@@ -69,3 +70,20 @@ def test_an_edit_with_another_launch_is_not_run_in_other_blocks() -> None:
     original, candidate = _Binary(), _Binary()
     _tried(original, candidate, LaunchConfig((2, 1, 1), (512, 1, 1), 1024))
     assert not candidate.ran
+
+
+@pytest.mark.parametrize(("compared", "counted"), [(None, True), (frozenset({"y"}), False)])
+def test_moved_runs_that_count_by_their_results_alone_meet_no_condition(
+    compared: frozenset[str] | None, counted: bool
+) -> None:
+    """An input and an output in one buffer, as no caller has them, were held against pointers that the original restricts."""
+    candidate = _Binary()
+    spec = SimpleNamespace(arguments=[SimpleNamespace(name="x", role="in"), SimpleNamespace(name="y", role="out")])
+    machine, nothing = SimpleNamespace(run_many=_run_many), None
+    runs = SuggestionRuns(spec, machine, nothing, None, nothing, lambda item, outputs: None)  # type: ignore[arg-type]
+    job = CpuJob((LAUNCH,), KNOWN.buffers, {})
+    assert (
+        runs.moved(SimpleNamespace(extra=candidate), [ComparedJob(replace(KNOWN, compared=compared), job, job)]) is None
+    )  # type: ignore[arg-type]
+    assert len(candidate.ran) == 3
+    assert bool(candidate.seen) is counted
