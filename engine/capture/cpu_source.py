@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import tree_sitter_cuda
-from tree_sitter import Language, Parser
 
 from engine.cpu.host_source import mark_exits, place_shared, without_comments
 from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cuda.brackets import closing
 from engine.cuda.items import ATTRIBUTES
+from engine.cuda.parse import syntax_tree
 from engine.cuda.readable_text import readable
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
@@ -105,7 +104,7 @@ def _unchecked(text: str) -> str:
     What runs in a kernel, or might (a `constexpr` function), keeps them.
     """
     data = text.encode("utf-8", "surrogateescape")
-    stack = [Parser(Language(tree_sitter_cuda.language())).parse(readable(data)).root_node]
+    stack = [syntax_tree(readable(data))]
     places = []
     while stack:
         node = stack.pop()
@@ -121,10 +120,11 @@ def _unchecked(text: str) -> str:
             continue
         stack.extend(node.children)
     markers, out, done = list(_MARKER_BYTES.finditer(data)), [], 0
+    ends = [marker.end() for marker in markers]
     for at in sorted(places):
-        marker = next((m for m in reversed(markers) if m.end() <= at), None)
-        if marker is None:
+        if not (before := bisect_right(ends, at)):
             continue
+        marker = markers[before - 1]
         # On a line before, so that the compiler's messages have the author's lines and columns.
         line = int(marker[1]) + data.count(b"\n", marker.end() + 1, at)
         column = at - data.rfind(b"\n", 0, at) - 1

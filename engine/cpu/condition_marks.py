@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import tree_sitter_cuda
-from tree_sitter import Language, Parser
-
 from engine.cpu.counted_loops import constants, is_counted
 from engine.cpu.grid_bounds import GridBound, grid_bound
 from engine.cpu.restricted_pairs import restricted_pairs
 from engine.cpu.settled_names import PARAMETER, settled
+from engine.cuda.parse import syntax_tree
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -90,7 +88,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
     data = text.encode()
     data = data[max(0, data.find(b'# 1 "%s"' % name.encode())) :]
     own, lines = _own(data, end)
-    root = Parser(Language(tree_sitter_cuda.language())).parse(own).root_node
+    root = syntax_tree(own)
     conditions: list[MarkedCondition] = []
     fixed = {name for name, kind in settled(root).items() if kind == PARAMETER}
     edits: list[tuple[int, int, int, str]] = []  # place, order there, text

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-import tree_sitter_cuda
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
 from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cpu.jobs import Unsupported
+from engine.cuda.parse import syntax_tree
 from engine.cuda.readable_text import readable
 
 _SKIPPED = re.compile(
@@ -194,7 +194,7 @@ def mark_exits(text: str) -> str:
     """
 
     data = text.encode()
-    tree = Parser(Language(tree_sitter_cuda.language())).parse(readable(data))
+    root = syntax_tree(readable(data))
     edits: list[tuple[int, int, str]] = []
 
     def line(node: Node) -> int:
@@ -213,7 +213,7 @@ def mark_exits(text: str) -> str:
             is_loop = child.type in ("for_statement", "while_statement", "do_statement", "for_range_loop")
             inside(child, first, line(child) if is_loop and loop is None else loop)
 
-    stack = [tree.root_node]
+    stack = [root]
     while stack:
         node = stack.pop()
         if node.type == "function_definition":

@@ -134,6 +134,11 @@ def names_in(node: Node) -> set[str]:
 
 
 @lru_cache(maxsize=512)
+def syntax_tree(text: bytes) -> Node:
+    """The root of a text's tree, errors and all."""
+    return tree_sitter.Parser(_LANGUAGE).parse(text).root_node
+
+
 def parse(data: bytes, path: str = "") -> Unit:
     """Parse one file. Raises SourceError with `path:line` for what is not UTF-8 text, or nested too deeply.
 
@@ -141,7 +146,7 @@ def parse(data: bytes, path: str = "") -> Unit:
     """
     _check_text(data, path)
     read = readable(data)
-    root = tree_sitter.Parser(_LANGUAGE).parse(read).root_node
+    root = syntax_tree(read)
     _check_depth(root, path)
     reader = _Reader(data, path)
     reader.read(root, _launch_calls(root, read))
@@ -167,7 +172,7 @@ def not_understood(data: bytes, path: str = "") -> tuple[Span, ...]:
     errors = _errors.get((data, path))
     if errors is None:
         _check_text(data, path)
-        read = tree_sitter.Parser(_LANGUAGE).parse(readable(data)).root_node
+        read = syntax_tree(readable(data))
         errors = parse(data, path).errors if read.has_error else ()
         note_errors(data, path, errors)
     return errors

@@ -115,7 +115,7 @@ class AdmittedChecks:
         kept = sorted([*kept, *(item.case for item in long)])
         special = SpecialValues(self.spec, self._ordinary)
         # Those of no visible caller count by their results alone.
-        results = frozenset(a.name for a in self.spec.arguments if a.role in ("out", "inout"))
+        results = frozenset(a.name for a in self.spec.outputs)
         admitted: dict[Wanted, frozenset[str] | None] = {
             (case, families[case - first]): results if proposed[case - first].unseen else None for case in kept
         }
@@ -175,7 +175,7 @@ class AdmittedChecks:
     def _nan_checks(self, special: SpecialValues, passed: Sequence[KnownRun]) -> dict[Wanted, frozenset[str] | None]:
         """Runs with NaN, with the outputs that pass it on in each."""
         names = special.passing_nan_on(passed) if passed else frozenset()
-        everything = {a.name for a in self.spec.arguments if a.role in ("out", "inout")}
+        everything = {a.name for a in self.spec.outputs}
         compared = None if names == everything else names
         return {(item.case, item.family): compared for item in passed} if names else {}
 

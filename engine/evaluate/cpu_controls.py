@@ -64,7 +64,7 @@ class Controls:
         """Wrong contents of an output that no case tells from the right ones. `declared` has one run of each case."""
         wanted: dict[tuple[str, str], bool] = {}
         for item in known:
-            for name in (a.name for a in self.spec.arguments if a.role in ("out", "inout")):
+            for name in (a.name for a in self.spec.outputs):
                 for what, content in _wrong_contents(self.spec.arguments, item, name).items():
                     seen = wanted.get((what, name), False)
                     wanted[what, name] = seen or self.differs(item, {**item.original, name: content})

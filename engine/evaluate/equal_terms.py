@@ -99,8 +99,8 @@ class EqualTerms:
         if not pairs:
             return None
         runs = self.sampled.machinery.run(built.extra, [job for _, job in pairs])
-        for name in (a.name for a in self.spec.arguments if a.role in ("out", "inout")):
-            dtype = parse_dtype(self.spec.argument(name).type)
+        for argument in self.spec.outputs:
+            name, dtype = argument.name, parse_dtype(argument.type)
             if dtype.kind != "float":
                 continue
             own, other = 0.0, 0.0

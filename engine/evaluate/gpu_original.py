@@ -52,7 +52,7 @@ def passes_nan_on(spec: KernelSpec, runner: GpuRunner, index: int, seeds: random
         if strayed:
             return False
         outputs.append(found)
-    return passes_on(spec, *outputs) == {a.name for a in spec.arguments if a.role in ("out", "inout")}
+    return passes_on(spec, *outputs) == {a.name for a in spec.outputs}
 
 
 def without_verdict(spec: KernelSpec, reports: Sequence[Sanitized]) -> list[str]:

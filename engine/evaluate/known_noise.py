@@ -25,9 +25,8 @@ class KnownNoise:
     def record(self, item: KnownRun) -> None:
         """Count the rounding of a run of the original."""
         reference = item.wide if item.wide is not None else item.original
-        for argument in self._spec.arguments:
-            if argument.role in ("out", "inout"):
-                self._add(item, argument.name, noise(self._spec, argument.name, item.original, reference))
+        for argument in self._spec.outputs:
+            self._add(item, argument.name, noise(self._spec, argument.name, item.original, reference))
 
     def misled(self, known: Sequence[KnownRun]) -> bool:
         """Whether the reference of some run is further from the original than its numbers are large: then it is none.
@@ -63,9 +62,7 @@ class KnownNoise:
 
     def compare(self, item: KnownRun, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
         """Where outputs differ from the original's by more than rounding."""
-        for argument in self._spec.arguments:
-            if argument.role not in ("out", "inout"):
-                continue
+        for argument in self._spec.outputs:
             if item.compared is not None and argument.name not in item.compared:
                 continue
             now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)

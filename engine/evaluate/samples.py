@@ -84,7 +84,7 @@ def moved_bytes(spec: KernelSpec, case: Case) -> tuple[int, int]:
     elements = buffer_elements(spec, case)
     size = {a.name: elements[a.name] * parse_dtype(a.type).itemsize for a in spec.arguments if a.role != "scalar"}
     read = sum(size[a.name] for a in spec.arguments if a.role in ("in", "inout"))
-    return read, sum(size[a.name] for a in spec.arguments if a.role in ("out", "inout"))
+    return read, sum(size[a.name] for a in spec.outputs)
 
 
 def certain_bytes(spec: KernelSpec, case: Case) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from engine.compile.built import Built
 from engine.cpu import CpuMachine, Unsupported
@@ -127,11 +126,11 @@ class SecondOpinion:
                         return
                     ahead = _Ahead(built)
                     self._known.append(ahead)
-                self._work(ahead, original, partial(_itself, built))
+                self._work(ahead, original, build)
 
     def _work(self, ahead: _Ahead, original: Built, build: Callable[[], Built]) -> None:
         try:
-            ahead.built = build()
+            ahead.built = ahead.built or build()
             assert self._opening is not None
             wait([self._opening])  # its runs are nobody's to give up
             with self._turn:
@@ -214,10 +213,6 @@ class SecondOpinion:
         if wrong.outcome in _UNDECIDED:
             return _unchecked(wrong.failure.reason)
         return replace(wrong, failure=replace(wrong.failure, reason=f"on the CPU: {wrong.failure.reason}")), ()
-
-
-def _itself(built: Built) -> Built:
-    return built
 
 
 def _unchecked(why: str) -> Opinion:

@@ -24,7 +24,7 @@ class SpecialValues:
 
     def passing_nan_on(self, known: Sequence[KnownRun]) -> frozenset[str]:
         """The outputs in which NaN in an input shows in each run."""
-        found = frozenset(a.name for a in self.spec.arguments if a.role in ("out", "inout"))
+        found = frozenset(a.name for a in self.spec.outputs)
         for k, run in zip(known, self._ordinary(known), strict=True):
             found &= frozenset() if run.findings else passes_on(self.spec, k.original, run.outputs)
         return found

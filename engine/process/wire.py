@@ -95,11 +95,9 @@ def to_json(message: Any, *, finite: bool = False) -> bytes:
 
 
 def _fields(message: Any) -> dict[str, Any] | None:
-    return (
-        None
-        if isinstance(message, bytes)
-        else {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
-    )
+    if isinstance(message, bytes):
+        return None
+    return {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
 
 
 def unpack(frame: bytes, limit: int = MAX_ANSWER) -> tuple[dict[str, Any], list[bytes]]:

@@ -343,8 +343,8 @@ class _Run:
             return fastest
         # What was checked beside the search gives way only to what is faster beyond noise.
         alike = (tried for tried in tuner.best(len(tuner.tried)) if (tried.value or 0.0) >= least)
-        checked = [tried for tried in alike if self._program(tried).digest == self.expected.digest]
-        best, gain = (checked[0], _TOLD_APART) if checked else (fastest[0], 1.0)
+        checked = next((tried for tried in alike if self._program(tried).digest == self.expected.digest), None)
+        best, gain = (fastest[0], 1.0) if checked is None else (checked, _TOLD_APART)
         held = self._built(best)
         for rival in [tried for tried in (fastest[0], *rivals) if tried is not best]:
             if time.monotonic() - begin > _RUN_OFF_S:

@@ -22,10 +22,8 @@ Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 _FILLS = frozenset({"normal", "uniform", "integers"})
 _FAINT = (-0.7, -0.55)  # powers of the type's largest number: about 1e-24 in single precision. Ours
-_SIDE, _MOST_SIDE = (
-    (28.0, 31.0),
-    0.4,
-)  # powers of two of a time stamp; and of the type's largest number, squares included. Ours
+_SIDE = (28.0, 31.0)  # powers of two of a time stamp. Ours
+_MOST_SIDE = 0.4  # a power of the type's largest number, of which squares are no infinity. Ours
 _LAST = re.compile(r"\*\s*(\w+)$")
 _SUBNORMAL = (3.0, 6.0)  # powers of two below the type's least normal number. Ours
 _FAR = (12.0, 13.5)  # powers of two: times their spread that numbers are from zero. Ours

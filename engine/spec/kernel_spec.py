@@ -160,6 +160,11 @@ class KernelSpec:
         return (*(step.expression for step in self.steps), *(f"&{a.symbol}" for a in self.symbols))
 
     @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """What the kernels write, whether they read it as well or not."""
+        return tuple(a for a in self.arguments if a.role in ("out", "inout"))
+
+    @property
     def has_fields(self) -> bool:
         """Whether a parameter is a struct whose fields are arguments."""
         return any("." in a.name for a in self.arguments)

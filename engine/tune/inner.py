@@ -77,8 +77,8 @@ class TunerPart:
         foresee: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
         """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
-        self._offers, self._foresee, self._target, self._counted = offers, foresee, target, pace.counted
-        self._evaluator, self._in_flight, self._pace = evaluator, pace.in_flight, pace
+        self._offers, self._foresee, self._target = offers, foresee, target
+        self._evaluator, self._pace = evaluator, pace
         self._begun: dict[tuple[str, str], Future[Tuner]] = {}  # searches within templates that the tree has chosen
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
@@ -146,7 +146,7 @@ class TunerPart:
     def _most(self, points: Feasible) -> int:
         """How many points of a template are tried."""
         few, there = self._evaluator.signals.mode == "predicted", len(points.points)
-        if not (self._counted or few) and there <= EXHAUSTIVE_MOST:
+        if not (self._pace.counted or few) and there <= EXHAUSTIVE_MOST:
             return there  # to choose among so few takes as long as to try the others
         return min(_FEW_POINTS if few else POINTS, there)
 
@@ -175,12 +175,12 @@ class TunerPart:
             TemplateSearch(template, points, choose(None, start)[0]),
             self._evaluator,
             self._target,
-            Builds(executor, in_flight=self._in_flight),
+            Builds(executor, in_flight=self._pace.in_flight),
             Reports(on_best=lambda program, ratio: self._foresee(program)),
         )
         if template.default is not None:
             tuner.strategy.tell(template.default, 0.0)  # that is the program itself
-        tuner.begin(min(most, self._in_flight // 2))  # not all: others may be waited for sooner
+        tuner.begin(min(most, self._pace.in_flight // 2))  # not all: others may be waited for sooner
         return tuner
 
     def taken_over(self, program: Program, template: str) -> None:

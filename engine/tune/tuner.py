@@ -196,7 +196,8 @@ class Tuner:
         while True:
             # What the last choice left; the next one is made beside that
             while len(self._running) < devices.count and more():
-                rest = [point for point in self._chosen if not self._is_running(point)]
+                underway = self._underway()
+                rest = [point for point in self._chosen if point not in underway]
                 point = self._for_device(self._there(rest), rest, more)
                 if point is None:
                     break
@@ -233,7 +234,7 @@ class Tuner:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
-        underway = {running.point for running in self._running}
+        underway = self._underway()
         points: Sequence[Point] = [p for p in self.strategy.ask(self._ahead(budget)) if p not in underway]
         if budget.candidates is not None and self.strategy.patient:
             built = [point for point in self._pending if point not in underway]
@@ -251,8 +252,8 @@ class Tuner:
             return "all further points are duplicates (same SASS and launch)"
         return ""
 
-    def _is_running(self, point: Point) -> bool:
-        return any(running.point == point for running in self._running)
+    def _underway(self) -> set[Point]:
+        return {running.point for running in self._running}
 
     @property
     def _begun(self) -> int:

@@ -54,9 +54,7 @@ def defined(spec: KernelSpec, buffers: Arrays, results: Arrays, wide: Arrays | N
         dtype = parse_dtype(spec.argument(name).type)
         if spec.argument(name).role != "out" and dtype.kind == "float":
             count += int(is_extreme(dtype, dtype.to_float64(array)).sum())
-    for argument in spec.arguments:
-        if argument.role not in ("out", "inout"):
-            continue
+    for argument in spec.outputs:
         dtype = parse_dtype(argument.type)
         if dtype.kind != "float":
             if not np.array_equal(results[argument.name], ordinary[argument.name]):
@@ -76,9 +74,7 @@ def defined(spec: KernelSpec, buffers: Arrays, results: Arrays, wide: Arrays | N
 def passes_on(spec: KernelSpec, with_nan: Arrays, ordinary: Arrays) -> frozenset[str]:
     """The outputs of which every element is NaN, or what it is without NaN among the inputs."""
     found = set[str]()
-    for argument in spec.arguments:
-        if argument.role not in ("out", "inout"):
-            continue
+    for argument in spec.outputs:
         dtype = parse_dtype(argument.type)
         before, after = ordinary[argument.name], with_nan[argument.name]
         same = before == after
