@@ -65,5 +65,5 @@ def compulsory_bytes(spec: KernelSpec, case: Case) -> int:
     return sum(
         elements[a.name] * parse_dtype(a.type).itemsize * (2 if a.role == "inout" else 1)
         for a in spec.arguments
-        if a.role != "scalar"
+        if a.role != "scalar" and not a.scratch
     )

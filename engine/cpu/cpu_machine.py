@@ -397,7 +397,7 @@ def _buffers(spec: KernelSpec) -> list[str]:
 
 def _outputs(spec: KernelSpec) -> list[str]:
     """Names of the buffers that a run hands back."""
-    return [name for name in _buffers(spec) if spec.argument(name).role != "in"]
+    return [a.name for a in spec.outputs]
 
 
 def _output_bytes(spec: KernelSpec, job: CpuJob) -> int:
@@ -444,6 +444,7 @@ def _read_run(
     writes: dict[str, Writes] = {}
     if report.complete and job.sample:
         writes = read_writes(results, at, {name: job.buffers[name].dtype for name in names})
+        writes = {name: found for name, found in writes.items() if not binary.spec.argument(name).scratch}
     elif report.complete:
         for name in _outputs(binary.spec):
             like = job.buffers[name]

@@ -14,7 +14,7 @@ from engine.spec.parameters import Passed, constants, passed
 if TYPE_CHECKING:
     import numpy as np
 
-_FLAGS = {"in": 1, "out": 2, "inout": 0, "scalar": 0}  # as in runtime/state.h
+_FLAGS = {"in": 1, "out": 2, "inout": 0, "scalar": 0, "scratch": 6}  # as in runtime/state.h
 
 
 def write_jobs(folder: Path, jobs: Sequence[tuple[CpuBinary, CpuJob]], further: Sequence[str]) -> list[Path]:
@@ -73,7 +73,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
     for name in names:
         array = job.buffers[job.shared.get(name, name)]
         size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
-        role = "inout" if name in job.shared else spec.argument(name).role
+        role = "inout" if name in job.shared else spec.argument(name).declared_role
         figures = (size, max(array.dtype.itemsize, 1), _FLAGS[role], data.place(array))
         rows.append(" ".join(["buffer", *map(str, figures)]))
         if job.sample:

@@ -22,7 +22,7 @@ _COPY = "a copy of an input"
 
 def unwritten(spec: KernelSpec, known: Sequence[KnownRun], cases: Sequence[Case]) -> list[str]:
     """Elements of an output that no run of a case has changed: what stood there would count for the tolerance."""
-    for argument in spec.arguments:
+    for argument in spec.outputs:
         dtype = parse_dtype(argument.type)
         if argument.role != "out" or dtype.storage.itemsize == 1:  # of single bytes some are right by chance
             continue

@@ -352,7 +352,7 @@ class CpuScreen:
         """What stands in the buffers before a run."""
         if self._builder.defences.poison:
             return item.buffers
-        stale = {a.name: item.original[a.name] for a in self._spec.arguments if a.role == "out"}
+        stale = {a.name: item.original[a.name] for a in self._spec.outputs if a.role == "out"}
         return {**item.buffers, **stale}
 
     def _screen(self, built: Built, known: Sequence[KnownRun], evaluation: Evaluation) -> Evaluation | None:

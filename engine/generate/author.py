@@ -211,8 +211,13 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
     suggestion = next((s for s in read_answer(answer) if s.kernel), None)
     if suggestion is None:
         raise EditError("the answer contains no complete kernel")
-    if not any(launch.extents.grid and launch.extents.block for launch in suggestion.launches):
-        raise EditError("the answer does not give the kernel's launch", do='give "grid" and "block"')
+    names = [site.kernel.name for site in place.sites]
+    launched = {k.kernel for k in suggestion.launches if k.extents.grid and k.extents.block}
+    for name in names:
+        if len(names) > 1 and not re.search(rf"\b{name}\b", suggestion.kernel):
+            raise EditError(f"the answer lacks the kernel '{name}'", do="give all kernels of the task in one text")
+        if not launched or (len(names) > 1 and name not in launched):
+            raise EditError(f"the answer does not give the launch of '{name}'", do='give "grid" and "block"')
     proposal = propose_kernel(suggestion, place)
     return suggestion, edit_program(place.program, proposal.edits)
 
@@ -231,12 +236,12 @@ def propose_kernel(suggestion: Suggestion, place: Workplace) -> Proposal:
 
 def workplace(program: Program, spec: KernelSpec, target: Target, original: Program) -> Workplace:
     """Where kernels of this program are placed. Raises SourceError."""
-    return Workplace((make_site(program, spec, 0, target),), original)
+    return Workplace(tuple(make_site(program, spec, step, target) for step in range(len(spec.steps))), original)
 
 
 def _digest(task: Task) -> str:
     """A name for what a model is told of a task: the shapes it is checked on are no part of it."""
-    told = repr((task.kernel, task.arguments, task.time, *task.conditions))
+    told = repr((task.kernel, task.arguments, task.time, *task.conditions, *task.further))
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 

@@ -254,7 +254,7 @@ class _GenerationRun:
         self._path = self._root / name
         try:
             self.spec, _ = find_spec(self._root, self._path)
-            self.skeleton = load_program(self._path, kernels=[self.task.kernel])
+            self.skeleton = load_program(self._path, kernels=self.task.kernels)
         except OptimlError as error:
             raise RefusedError(
                 f"no kernel spec can be made from the task: {error.what}", "", "describe it in other words"
@@ -297,7 +297,7 @@ class _GenerationRun:
         self._told.step("choosing the baseline")
         o = self._options
         search = Options(
-            path=self._path, kernel=self.task.kernel, budget=o.budget or Budget(), seed=o.seed, out=o.work / "optimize",
+            path=self._path, kernel=self.task.kernels[0], budget=o.budget or Budget(), seed=o.seed, out=o.work / "optimize",
             profile=o.profile, guardrails=o.guardrails, targets=o.targets, command=o.command, proposers=o.proposers,
             notes=() if self.reference.confirmed else (UNCONFIRMED,), memory=o.memory,
         )  # fmt: skip
@@ -388,7 +388,7 @@ class _GenerationRun:
                 "text": self.reference.source.decode("utf-8", "replace"),
             },
             task={
-                "signature": self.task.signature, "arguments": [dataclasses.asdict(a) for a in self.task.arguments],
+                "signature": "; ".join(self.task.signatures), "arguments": [dataclasses.asdict(a) for a in self.task.arguments],
                 "check": [dict(c.sizes) for c in self.task.check], "time": [dict(c.sizes) for c in self.task.time],
             },
             strategies=tuple(self._strategy(d, candidates, best) for d in drafts), yardstick=yardstick, best=best,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.generate.strategies import AuthorStrategy
-from engine.generate.task import TYPES, Task, described
+from engine.generate.task import MOST_LAUNCHES, TYPES, Task, described
 from engine.llm.chat import Message
 from engine.llm.prompts import rates
 from engine.llm.templates import prompts_in
@@ -33,7 +33,13 @@ class Prompts:
 
     def task(self, required: Sequence[str], optional: Sequence[str]) -> tuple[Message, ...]:
         """Ask for the task."""
-        system = self._render("task_system.jinja", types=list(TYPES), required=list(required), optional=list(optional))
+        system = self._render(
+            "task_system.jinja",
+            types=list(TYPES),
+            required=list(required),
+            optional=list(optional),
+            most_launches=MOST_LAUNCHES,
+        )
         user = self._render("task.jinja", reference=self._reference, function=self._function)
         return Message("system", system), Message("user", user)
 
@@ -47,13 +53,14 @@ class Prompts:
 
     def plan(self, task: Task, strategy: AuthorStrategy, reference: str) -> tuple[Message, ...]:
         """Ask for a plan in one strategy."""
-        system = self._render("plan_system.jinja", strategy=strategy)
+        system = self._render("plan_system.jinja", strategy=strategy, launches=len(task.launches))
         return Message("system", system), Message("user", self._kernel(task, reference, ""))
 
     def kernel(self, task: Task, reference: str, plan: str) -> tuple[Message, ...]:
         """Ask for a kernel by a plan."""
         user = self._kernel(task, reference, plan)
-        return Message("system", self._render("kernel_system.jinja")), Message("user", user)
+        system = self._render("kernel_system.jinja", launches=len(task.launches))
+        return Message("system", system), Message("user", user)
 
     def repair(self, ending: str, detail: str = "") -> Message:
         """Send an answer back with what is wrong."""
@@ -66,7 +73,7 @@ class Prompts:
             arguments.append(f"{a.name}: {a.type}, {a.told_role}, {what}")
         cases = [", ".join(f"{k} = {v}" for k, v in case.sizes.items()) for case in task.time]
         return self._render(
-            "kernel.jinja", signature=task.signature, arguments=arguments, cases=cases, target=self._target,
+            "kernel.jinja", signatures=task.signatures, arguments=arguments, cases=cases, target=self._target,
             conditions=task.conditions, lessons=self.lessons, rates=rates(self._target.arch),
             reference=self._data(reference, _MOST_REFERENCE), plan=self._data(plan, _MOST_PLAN),
         )  # fmt: skip

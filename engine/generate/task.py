@@ -7,8 +7,8 @@ on, and how closely, is decided here.
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 from engine.arith import ArithmeticError_, evaluate, evaluate_int
@@ -42,17 +42,30 @@ _HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _FILLS = ("normal", "uniform", "integers", "sorted", "permutation", "symmetric")
 _MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
 _MOST_CONDITIONS = 8
+MOST_LAUNCHES = 4
 _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
 
-ROLES = ("in", "out", "zeroed", "inout", "scalar")
+ROLES = ("in", "out", "zeroed", "inout", "scratch", "scalar")
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["kernel", "sizes", "conditions", "arguments"],
+    "required": ["kernel", "launches", "sizes", "conditions", "arguments"],
     "properties": {
         "kernel": {"type": "string"},
+        "launches": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["kernel", "arguments"],
+                "properties": {
+                    "kernel": {"type": "string"},
+                    "arguments": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        },
         "conditions": {"type": "array", "items": {"type": "string"}},
         "sizes": {
             "type": "array",
@@ -88,7 +101,8 @@ SCHEMA: Mapping[str, Any] = {
 class TaskArgument:
     """One argument of the kernel. A buffer has a `shape` (expressions over the sizes), a scalar is the size of its name.
 
-    A `zeroed` output is filled with zeros by the host function before each launch.
+    A `zeroed` output is filled with zeros by the host function before each launch. `scratch` is an output that is no result:
+    memory that launches hand on to each other.
     """
 
     name: str
@@ -99,11 +113,14 @@ class TaskArgument:
     low: str = ""
     high: str = ""
     zeroed: bool = False
+    scratch: bool = field(
+        default=False, repr=False
+    )  # a task's digest, by which answers were recorded, has the others' text
 
     @property
     def told_role(self) -> str:
         """The role as a model reads and writes it."""
-        return "zeroed" if self.zeroed else self.role
+        return "zeroed" if self.zeroed else "scratch" if self.scratch else self.role
 
     @property
     def declared(self) -> str:
@@ -120,10 +137,18 @@ class TaskArgument:
 
 
 @dataclass(frozen=True)
+class TaskLaunch:
+    """One of several launches, by names: the kernel, and which of the task's arguments it takes."""
+
+    kernel: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Task:
     """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to.
 
-    All of them meet the `conditions`, comparisons of sizes.
+    All of them meet the `conditions`, comparisons of sizes. `launches` are in their order, each of another kernel.
     """
 
     kernel: str
@@ -131,10 +156,21 @@ class Task:
     time: tuple[Case, ...]
     check: tuple[Case, ...]
     conditions: tuple[str, ...] = ()
+    further: tuple[TaskLaunch, ...] = ()  # all launches where there are several; none: `kernel` takes every argument
+
+    @property
+    def launches(self) -> tuple[TaskLaunch, ...]:
+        """The launches in their order."""
+        return self.further or (TaskLaunch(self.kernel, tuple(a.name for a in self.arguments)),)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the kernels in the order of their launches."""
+        return tuple(launch.kernel for launch in self.launches)
 
     @property
     def outputs(self) -> tuple[TaskArgument, ...]:
-        return tuple(a for a in self.arguments if a.role in ("out", "inout"))
+        return tuple(a for a in self.arguments if a.role in ("out", "inout") and not a.scratch)
 
     @property
     def inputs(self) -> tuple[TaskArgument, ...]:
@@ -146,42 +182,50 @@ class Task:
 
     @property
     def wrapper(self) -> str:
-        """The name of the host function that launches the kernel."""
+        """The name of the host function that launches the kernels."""
         return self.kernel.removesuffix("_kernel")
 
     @property
-    def signature(self) -> str:
-        return f"__global__ void {self.kernel}({', '.join(a.declared for a in self.arguments)})"
+    def signatures(self) -> tuple[str, ...]:
+        """The head of each kernel, in the order of the launches."""
+        declared = {a.name: a.declared for a in self.arguments}
+        return tuple(
+            f"__global__ void {k.kernel}({', '.join(declared[n] for n in k.arguments)})" for k in self.launches
+        )
 
     def shape(self, argument: TaskArgument, case: Case) -> tuple[int, ...]:
         """The extents of a buffer in one case."""
         return tuple(evaluate_int(extent, case.sizes) for extent in argument.shape)
 
     def file(self, header: tuple[str, ...]) -> str:
-        """The file that strategies fill in: comment, spec, an empty kernel, and the host function that launches it."""
+        """The file that strategies fill in: comment, spec, empty kernels, and the host function that launches them."""
         includes = dict.fromkeys(["cuda_runtime.h", *(_HEADERS[a.type] for a in self.arguments if a.type in _HEADERS)])
         lines = [f"// {line}" for line in header]
         lines += [f"#include <{name}>" for name in includes]
         lines += ["", "#include <cfloat>", ""]
         lines += [f"// optiml: {line}" for line in self._spec()]
-        lines += [f"{self.signature} {{}}", ""]
+        for signature in self.signatures:
+            lines += [f"{signature} {{}}", ""]
         parameters = ", ".join([*(a.declared for a in self.arguments), "cudaStream_t stream"])
-        names = ", ".join(a.name for a in self.arguments)
-        lines += [f"// Launches {self.kernel} on a stream. All pointers are to device memory."]
+        lines += [f"// Launches {', '.join(self.kernels)} on a stream. All pointers are to device memory."]
+        lines += [f"// {a.name} is scratch of {a.size} elements." for a in self.arguments if a.scratch]
         zeros = [
             f"    cudaMemsetAsync({a.name}, 0, sizeof({TYPES[a.type]}) * ({_long(a.size)}), stream);"
             for a in self._zeroed
         ]
-        launch = f"    {self.kernel}<<<1, 1, 0, stream>>>({names});"
-        lines += [f"void {self.wrapper}({parameters}) {{", *zeros, launch, "}", ""]
+        launches = [f"    {k.kernel}<<<1, 1, 0, stream>>>({', '.join(k.arguments)});" for k in self.launches]
+        lines += [f"void {self.wrapper}({parameters}) {{", *zeros, *launches, "}", ""]
         return "\n".join(lines)
 
     def _spec(self) -> list[str]:
         lines = []
+        if self.further:
+            steps = [f'{{ kernel = "{k.kernel}", args = {json.dumps(k.arguments)} }}' for k in self.further]
+            lines.append(f"chain = [{', '.join(steps)}]")
         for a in self.arguments:
             if a.role == "scalar":
                 continue
-            role = "inout" if a.zeroed else a.role
+            role = "inout" if a.zeroed else a.told_role
             parts = [f'role = "{role}"', f'type = "{a.type}"', f'size = "{a.size}"']
             if a.zeroed:
                 parts.append('fill = { kind = "constant", low = 0 }')
@@ -228,7 +272,7 @@ def read_task(
     unused = [a.name for a in task.inputs if given and a.name not in given]
     if unused:
         raise TaskError(f"the input '{unused[0]}' is none that the reference takes")
-    outputs = {a.name for a in task.arguments if a.role == "out"}
+    outputs = {a.name for a in task.arguments if a.role == "out"}  # and scratch
     if outputs & set(required):
         raise TaskError(f"'{sorted(outputs & set(required))[0]}' is an output, but the reference takes it as an input")
     return task
@@ -247,14 +291,24 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
         _bad(f"there are one to {_MOST_ARGUMENTS} arguments")
     arguments = tuple(_argument(value, sizes) for value in listed)
     names = [a.name for a in arguments]
-    if len(set(names)) != len(names) or {kernel, kernel.removesuffix("_kernel")} & {*names, *sizes}:
+    launches = _launches(told.get("launches"), arguments)
+    functions = {kernel, kernel.removesuffix("_kernel")}
+    kernels = {launch.kernel for launch in launches}
+    if (
+        len(set(names)) != len(names)
+        or (functions | kernels) & {*names, *sizes}
+        or kernel.removesuffix("_kernel") in kernels
+    ):
         _bad("two things have the same name")
     buffers = [a.name for a in arguments if a.role != "scalar"]
     if set(buffers) & set(sizes):
         _bad(f"'{sorted(set(buffers) & set(sizes))[0]}' is both a buffer and a size")
     _check_zeroed(arguments, sizes)
-    if not any(a.role in ("out", "inout") for a in arguments) or not any(a.role in ("in", "inout") for a in arguments):
+    results = [a for a in arguments if a.role in ("out", "inout") and not a.scratch]
+    if not results or not any(a.role in ("in", "inout") for a in arguments):
         _bad("a task has at least one input and one output buffer")
+    if any(a.scratch for a in arguments) and not launches:
+        _bad("scratch is what several launches hand on to each other, and there is one launch")
     time = tuple(
         Case(case_name(one), one) for one in ({k: v[i] for k, v in sizes.items()} for i in range(_count(sizes)))
     )
@@ -263,7 +317,34 @@ def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
     conditions = _conditions(told.get("conditions"), time)
     check = check_cases(time, conditions, lambda case: _bytes(arguments, case), cpu=cpu)
-    return Task(kernel, arguments, time, check, conditions)
+    return Task(kernel, arguments, time, check, conditions, launches)
+
+
+def _launches(told: Any, arguments: Sequence[TaskArgument]) -> tuple[TaskLaunch, ...]:
+    """The launches where there are several; none for one of them, which takes every argument."""
+    listed = told if told is not None else []
+    if not isinstance(listed, list) or len(listed) > MOST_LAUNCHES:
+        _bad(f"there are at most {MOST_LAUNCHES} launches")
+    known = [a.name for a in arguments]
+    launches = []
+    for one in listed:
+        kernel = _name(one.get("kernel") if isinstance(one, dict) else None, "kernel")
+        names = one.get("arguments")
+        if not isinstance(names, list) or not names or len({*map(str, names)}) != len(names):
+            _bad(f"the launch of '{kernel}' does not list its arguments, each once")
+        strange = next((str(name) for name in names if name not in known), "")
+        if strange:
+            _bad(f"the launch of '{kernel}' takes '{plain(strange, 60)}', which is no argument of the task")
+        launches.append(TaskLaunch(kernel, tuple(names)))
+    if len({launch.kernel for launch in launches}) < len(launches):
+        _bad("each launch is of another kernel")
+    if len(launches) < 2:
+        return ()
+    taken = {name for launch in launches for name in launch.arguments}
+    unused = next((name for name in known if name not in taken), "")
+    if unused:
+        _bad(f"no launch takes '{unused}'")
+    return tuple(launches)
 
 
 def _conditions(told: Any, time: tuple[Case, ...]) -> tuple[str, ...]:
@@ -347,8 +428,8 @@ def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument
         return TaskArgument(name, type_, "scalar")
     if role not in ROLES:
         _bad(f"the role of '{name}' is none of {', '.join(ROLES)}")
-    zeroed = role == "zeroed"
-    role = "out" if zeroed else role
+    zeroed, scratch = role == "zeroed", role == "scratch"
+    role = "out" if zeroed or scratch else role
     shape = told.get("shape")
     if not isinstance(shape, list) or not 1 <= len(shape) <= _MOST_DIMENSIONS:
         _bad(f"the shape of '{name}' has one to {_MOST_DIMENSIONS} extents")
@@ -359,7 +440,7 @@ def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument
             _bad(f"an extent of '{name}' is no arithmetic over the sizes")
         extents.append(text)
     fill, low, high = ("", "", "") if role == "out" else _fill(name, type_, told)
-    return TaskArgument(name, type_, cast(Role, role), tuple(extents), fill, low, high, zeroed)
+    return TaskArgument(name, type_, cast(Role, role), tuple(extents), fill, low, high, zeroed, scratch)
 
 
 def _fill(name: str, type_: str, told: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -401,9 +482,11 @@ def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
 
 
 def described(task: Task) -> str:
-    """The task as JSON, for a model to read."""
+    """The task as JSON, for whoever writes a reference, which knows nothing of scratch."""
     arguments = [
-        {"name": a.name, "type": TYPES[a.type], "role": a.told_role, "shape": list(a.shape)} for a in task.arguments
+        {"name": a.name, "type": TYPES[a.type], "role": a.told_role, "shape": list(a.shape)}
+        for a in task.arguments
+        if not a.scratch
     ]
     told = {"kernel": task.kernel, "arguments": arguments}
     return json.dumps({**told, "conditions": list(task.conditions)} if task.conditions else told, indent=1)

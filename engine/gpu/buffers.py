@@ -43,13 +43,15 @@ class CaseBuffers:
         self.buffers = [a for a in spec.arguments if a.role != "scalar"]
         self.dtypes = {a.name: parse_dtype(a.type) for a in self.buffers}
         self.counts = {a.name: elements[a.name] * self.dtypes[a.name].lanes for a in self.buffers}
-        self.written = [a.name for a in self.buffers if a.role in ("out", "inout")]
+        self.written = [a.name for a in spec.outputs]
+        scratch = [a.name for a in self.buffers if a.scratch]
         self.read_only = [a.name for a in self.buffers if a.role == "in"]
         self.inout = [a.name for a in self.buffers if a.role == "inout"]
         sizes = {name: self.counts[name] * self.item_bytes(name) for name in self.dtypes}
         self.data_bytes = sum(sizes.values())
         self.main = Arena(sizes, tools)
-        self.other = Arena({n: sizes[n] for n in self.written}, tools) if self.written and not tools.bare else None
+        own = [*self.written, *scratch]
+        self.other = Arena({n: sizes[n] for n in own}, tools) if own and not tools.bare else None
         self.pristine = Arena({n: sizes[n] for n in self.inout}, tools) if self.inout else None
         self.wide: Arena | None = None
         if widened:

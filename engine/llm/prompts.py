@@ -155,7 +155,7 @@ def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, sho
         size = f", {argument.size} elements" if argument.role != "scalar" else ""
         if argument.role == "scalar" and argument.value not in (None, "", argument.name):
             size = f", value {argument.value}"
-        arguments.append(f"{argument.name}: {argument.type}, {argument.role}{size}")
+        arguments.append(f"{argument.name}: {argument.type}, {argument.declared_role}{size}")
     cases = []
     for i, case in enumerate(spec.time):
         sizes = ", ".join(f"{name} = {value}" for name, value in case.sizes.items())

@@ -32,12 +32,12 @@ def heaviest_case(spec: KernelSpec) -> int:
 
 
 def array_bytes(spec: KernelSpec, case: int) -> float:
-    """Bytes that a case's arrays hold, those both read and written counted twice: what a single pass must move."""
+    """Bytes that a case's arrays but scratch hold, those both read and written counted twice: what a single pass must move."""
     sizes = (*spec.check, *spec.time)[case]
     elements = buffer_elements(spec, sizes)
     total = 0.0
     for argument in spec.arguments:
-        if argument.role != "scalar":
+        if argument.role != "scalar" and not argument.scratch:
             passes = 2 if argument.role == "inout" else 1
             total += passes * elements[argument.name] * parse_dtype(argument.type).itemsize
     return total

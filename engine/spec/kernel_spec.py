@@ -43,6 +43,8 @@ class Argument:
 
     `symbol` is the `__constant__` variable, with its namespaces, that it is or lies in instead of a parameter: an array is a
     buffer of role `in` whose contents are copied there before each launch.
+
+    A `scratch` buffer is one of role `out` that is no result: what the kernels leave there is compared with nothing.
     """
 
     name: str
@@ -54,6 +56,12 @@ class Argument:
     tolerance: float | None = None
     offset: int = 0
     symbol: str = ""
+    scratch: bool = False
+
+    @property
+    def declared_role(self) -> str:
+        """The role as a spec's text has it."""
+        return "scratch" if self.scratch else self.role
 
     @property
     def parameter(self) -> str:
@@ -161,8 +169,8 @@ class KernelSpec:
 
     @property
     def outputs(self) -> tuple[Argument, ...]:
-        """What the kernels write, whether they read it as well or not."""
-        return tuple(a for a in self.arguments if a.role in ("out", "inout"))
+        """The results: what the kernels write, whether they read it as well or not, but for scratch."""
+        return tuple(a for a in self.arguments if a.role in ("out", "inout") and not a.scratch)
 
     @property
     def has_fields(self) -> bool:

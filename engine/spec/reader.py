@@ -294,6 +294,10 @@ class _SpecReader:
         found = [argument for n, u in uses.items() for argument in self.parameter(n, table.get(n, {}), u)] + constants
         if len(found) > _MOST["fields"]:
             self.fail(f"{len(found)} arguments", "args", do=f"at most {_MOST['fields']} are allowed")
+        if any(a.scratch for a in found) and not any(a.role in ("out", "inout") and not a.scratch for a in found):
+            self.fail(
+                "all that is written is scratch, so there is no result", "args", do='give a result the role "out"'
+            )
         return tuple(found), steps
 
     def parameter(self, name: str, value: object, uses: list[tuple[Kernel, Step, int]]) -> list[Argument]:
@@ -350,8 +354,10 @@ class _SpecReader:
         if role is None:
             do = 'write role = "out" if the kernel only writes it, "inout" if it also reads it'
             self.fail(f"the role of '{name}' is missing: it is a pointer to non-const", *keys, do=do)
+        scratch = role == "scratch"
+        role = "out" if scratch else role
         if role not in ("in", "out", "inout", "scalar"):
-            do = 'write "in", "out", "inout" or "scalar"'
+            do = 'write "in", "out", "inout", "scratch" or "scalar"'
             self.fail(f"'{_dotted((*keys, 'role'))}' is {str(role)[:40]!r}", *keys, "role", do=do)
         if pointer == (role == "scalar"):
             kind = "a pointer and therefore a buffer" if pointer else "not a pointer and therefore a scalar"
@@ -373,8 +379,10 @@ class _SpecReader:
             fill = self.fill(data.get("fill", "normal"), dtype.kind, *keys, "fill")
         elif "fill" in data:
             self.fail(f"'{name}' is only written, so its fill has no effect", *keys, "fill", do="omit it")
+        if scratch and "tolerance" in data:
+            self.fail(f"'{name}' is scratch, which is compared with nothing", *keys, "tolerance", do="omit it")
         tolerance = self.tolerance(data.get("tolerance", "auto"), *keys, "tolerance")
-        return Argument(name, dtype.name, cast(Role, role), size, fill, "", tolerance, place.offset)
+        return Argument(name, dtype.name, cast(Role, role), size, fill, "", tolerance, place.offset, scratch=scratch)
 
     def fill(self, value: object, kind: str, *keys: str | int) -> Fill:
         data = {"kind": value} if isinstance(value, str) else self.dictionary(value, *keys)

@@ -86,7 +86,7 @@ def _argument(argument: Argument, typed: bool) -> str:
     if argument.role == "scalar":
         return _table({**values, "value": _quoted(argument.value)})
     if not declared:
-        values |= {"role": _quoted(argument.role), "size": _quoted(argument.size or "?")}
+        values |= {"role": _quoted(argument.declared_role), "size": _quoted(argument.size or "?")}
     fill = argument.fill
     if argument.role != "out":
         parts = {"kind": _quoted(fill.kind), "low": _quoted(fill.low), "high": _quoted(fill.high)}

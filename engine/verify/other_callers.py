@@ -184,8 +184,8 @@ def _in_place(spec: KernelSpec, by_size: list[Case], shared: Collection[tuple[st
     pairs = [
         (one.name, other.name)
         for one in spec.arguments
-        for other in spec.arguments
-        if one.role == "in" and other.role in ("out", "inout") and (one.type, one.size) == (other.type, other.size)
+        for other in spec.outputs
+        if one.role == "in" and (one.type, one.size) == (other.type, other.size)
     ]
     seen, others = [pair for pair in pairs if pair in shared], [pair for pair in pairs if pair not in shared]
     for first, second in (*seen, *others[:_MOST_IN_PLACE]):

@@ -244,7 +244,7 @@ void finish(int status) {
     off_t at = static_cast<off_t>(job.at + job.result_bytes);
     if (job.sampled) put_writes(at);
     for (const Array &a : buffers) {
-        if (job.sampled || (a.flags & BUFFER_INPUT) || !a.bytes) continue;
+        if (job.sampled || (a.flags & (BUFFER_INPUT | BUFFER_SCRATCH)) || !a.bytes) continue;
         put(a.base, a.bytes, at);
         at += static_cast<off_t>(a.bytes);
     }

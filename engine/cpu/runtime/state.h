@@ -12,7 +12,7 @@
 #include "fiber.h"
 
 // Flags of a buffer in the job file.
-enum : int { BUFFER_INPUT = 1, BUFFER_UNWRITTEN = 2 };
+enum : int { BUFFER_INPUT = 1, BUFFER_UNWRITTEN = 2, BUFFER_SCRATCH = 4 };
 
 // Who wrote an element of a sampled launch.
 struct Writer {

@@ -8,7 +8,7 @@ import pytest
 from engine.errors import OptimlError
 from engine.generate.check_cases import TaskError
 from engine.generate.messages import Prompts
-from engine.generate.task import Task, read_task
+from engine.generate.task import Task, described, read_task
 from engine.model import Program, Target
 from engine.spec.reader import specs_in
 
@@ -262,7 +262,7 @@ def test_a_table_of_a_fixed_size_does_not_make_a_task_impossible() -> None:
 def test_names_may_begin_with_a_capital_letter() -> None:
     upper = [{**X, "name": "Q", "shape": ["N"]}, {**Y, "shape": ["N"]}, {**N, "name": "N"}]
     task = read_task(told(*upper, sizes=[{"name": "N", "values": [4096]}]))
-    assert "const float* Q, float* y, int N" in task.signature
+    assert "const float* Q, float* y, int N" in task.signatures[0]
     assert specs(task).check == task.check
 
 
@@ -286,3 +286,63 @@ def test_a_shape_has_lengths_as_even_as_the_real_ones(cpu: bool) -> None:
     )
     odd = read_task(told(*vector, sizes=[{"name": "n", "values": [10_007]}]), cpu=cpu)
     assert all(c.sizes["n"] % 4 for c in odd.check)
+
+
+PART = {**Y, "name": "part", "role": "scratch", "shape": ["rows"]}
+TWO = [("first", ["x", "part", "rows"]), ("second", ["part", "y", "rows"])]
+
+
+def in_launches(launches: Any, *arguments: dict[str, Any]) -> str:
+    """A task's text with launches, (kernel, arguments) each."""
+    whole = json.loads(told(*(arguments or (X, PART, Y, ROWS)), kernel="norm"))
+    whole["launches"] = [{"kernel": k, "arguments": a} for k, a in launches] if isinstance(launches, list) else launches
+    return json.dumps(whole)
+
+
+def test_several_launches_hand_on_scratch() -> None:
+    task = read_task(in_launches(TWO))
+    assert task.signatures == (
+        "__global__ void first(const float* x, float* part, int rows)",
+        "__global__ void second(float* part, float* y, int rows)",
+    )
+    assert [a.name for a in task.outputs] == ["y"]
+    spec = specs(task)
+    assert [(s.kernel, s.arguments) for s in spec.steps] == [(k, tuple(a)) for k, a in TWO]
+    assert spec.argument("part").scratch
+    assert [a.name for a in spec.outputs] == ["y"]
+    text = task.file(("",))
+    assert "void norm(const float* x, float* part, float* y, int rows, cudaStream_t stream) {" in text
+    assert "// part is scratch of (rows) elements." in text
+    assert "part" not in described(task)
+
+
+def test_one_launch_needs_no_list() -> None:
+    one = read_task(in_launches([("first", ["x", "y", "rows"])], X, Y, ROWS))
+    assert one == read_task(told(X, Y, ROWS, kernel="norm"))
+
+
+@pytest.mark.parametrize(
+    ("launches", "says"),
+    [
+        ([], "there is one launch"),
+        ("first", "at most 4 launches"),
+        ([("k", ["x"])] * 5, "at most 4 launches"),
+        ([("first", ["x", "part", "rows"])], "there is one launch"),
+        ([*TWO[:1], ("second", ["part", "z"])], "takes 'z', which is no argument"),
+        ([*TWO[:1], ("second", ["part"])], "no launch takes 'y'"),
+        ([TWO[0], ("first", TWO[1][1])], "each launch is of another kernel"),
+        ([TWO[0], ("second", ["y", "y"])], "each once"),
+        ([TWO[0], ("second", "y")], "does not list its arguments"),
+        ([TWO[0], ("norm", TWO[1][1])], "the same name"),
+        ([TWO[0], ("part", TWO[1][1])], "the same name"),
+        ([TWO[0], ("x; y", TWO[1][1])], "no name for a kernel"),
+    ],
+)
+def test_launches_that_cannot_be(launches: Any, says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        read_task(in_launches(launches))
+
+
+def test_scratch_alone_is_no_result() -> None:
+    with pytest.raises(TaskError, match="one output buffer"):
+        read_task(in_launches(TWO, X, PART, {**Y, "role": "scratch"}, ROWS))
