@@ -66,3 +66,8 @@ def as_json(kernel: str, grid: list[str], block: list[str], shared: str = "0") -
         "launch": {"grid": grid, "block": block, "shared": shared},
     }  # fmt: skip
     return json.dumps({"proposals": [one]})
+
+
+def told_to(server: Any) -> str:
+    """Everything that a model was told, its own answers left out."""
+    return "\n".join(m["content"] for body in server.requests for m in body["messages"] if m["role"] != "assistant")

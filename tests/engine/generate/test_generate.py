@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,43 +27,9 @@ from engine.spec.find import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
 from tests.engine.llm.server import completion, ok, status
 
-from .scripts import RECORDED, as_json, asked, recorded
+from .scripts import RECORDED, as_json, asked, told_to
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def run(
-    serve: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> Callable[..., tuple[int, Any, str, Any]]:  # fmt: skip
-    """Runs the command on one recorded task: (exit code, result or None, standard error, server)."""
-    monkeypatch.chdir(tmp_path)
-
-    def start(
-        task: str, *arguments: str, instead: Any = None, own: bool = True, script: Any = None
-    ) -> tuple[int, Any, str, Any]:
-        server = serve(script or recorded(task, instead))
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        sentence = (RECORDED / task / "sentence.txt").read_text()
-        given = [
-            "generate",
-            sentence,
-            "--device",
-            "cpu",
-            "--llm-concurrency",
-            "1",
-            "--work",
-            "work",
-            "--format",
-            "json",
-        ]
-        given += ["--reference", f"{RECORDED / task / 'ref.py'}:{task}"] if own else []
-        code = cli.main([*given, *arguments])
-        said = capsys.readouterr()
-        return code, json.loads(said.out) if said.out.strip() else None, said.err, server
-
-    return start
 
 
 def test_a_marked_patch_still_applies(tmp_path: Path) -> None:
@@ -77,11 +42,6 @@ def test_a_marked_patch_still_applies(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", "best.patch"], cwd=tmp_path, check=True)
     assert (tmp_path / "k.cu").read_bytes() == after.data
-
-
-def told_to(server: Any) -> str:
-    """Everything that a model was told, its own answers left out."""
-    return "\n".join(m["content"] for body in server.requests for m in body["messages"] if m["role"] != "assistant")
 
 
 def test_blocks_add_to_a_zeroed_output(run: Any, tmp_path: Path) -> None:
@@ -436,68 +396,3 @@ def test_the_page_names_every_field_and_strategy() -> None:
             assert f"`{field.name}`" in page, field.name
     for strategy in STRATEGIES:
         assert f"`{strategy.name}`" in page
-
-
-PARTS = """__global__ void parts(const float* x, float* part, int rows, int cols) {
-    const int col = blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0.0f;
-    for (int r = blockIdx.y * 64; col < cols && r < min(rows, (int)(blockIdx.y + 1) * 64); r++) {
-        sum += x[(size_t)r * cols + col];
-    }
-    if (col < cols) part[(size_t)blockIdx.y * cols + col] = SCALE * sum;
-}
-"""
-WHOLE = """__global__ void whole(const float* part, float* sums, int rows, int cols) {
-    const int col = blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0.0f;
-    for (int b = 0; col < cols && b < (rows + 63) / 64; b++) sum += part[(size_t)b * cols + col];
-    if (col < cols) sums[col] = sum / SCALE;
-}
-"""
-
-
-def _of_two_launches(parts: str, whole: str, scale: str) -> str:
-    launches = [
-        {"kernel": "parts", "grid": ["(cols + 127) / 128", "(rows + 63) / 64"], "block": ["128"], "shared": "0"},
-        {"kernel": "whole", "grid": ["(cols + 127) / 128"], "block": ["128"], "shared": "0"},
-    ]
-    one = {
-        "idea": "Sum in two steps",
-        "edits": [],
-        "kernel": (parts + whole).replace("SCALE", scale),
-        "launch": launches,
-    }
-    return json.dumps({"proposals": [one]})
-
-
-def test_two_launches_hand_on_scratch(run: Any, tmp_path: Path) -> None:
-    """What they hand on is each strategy's own; a strategy without one of the kernels is told so."""
-    task = json.loads((RECORDED / "column_sum" / "task.md").read_text())
-    x, sums, *scalars = task["arguments"]
-    part = {**sums, "name": "part", "role": "scratch", "shape": ["(rows + 63) / 64", "cols"]}
-    task["arguments"] = [x, part, sums, *scalars]
-    task["launches"] = [
-        {"kernel": "parts", "arguments": ["x", "part", "rows", "cols"]},
-        {"kernel": "whole", "arguments": ["part", "sums", "rows", "cols"]},
-    ]
-    code, result, _, server = run(
-        "column_sum", "--generate-only", "--strategies", "parallel,memory,algorithm", "--repairs", "0", "--out", "k.cu",
-        instead={
-            "task": json.dumps(task),
-            "parallel": _of_two_launches(PARTS, WHOLE, "1.0f"),
-            "memory": _of_two_launches(PARTS, WHOLE, "4.0f"),
-            "algorithm": _of_two_launches(PARTS, "", "1.0f"),
-        },
-    )  # fmt: skip
-    assert code == 0
-    assert [(s["name"], s["right"]) for s in result["strategies"]] == [
-        ("parallel", True), ("memory", True), ("algorithm", False),
-    ]  # fmt: skip
-    assert result["strategies"][2]["reason"] == "the answer lacks the kernel 'whole'"
-    text = (tmp_path / "k.cu").read_text()
-    assert "// optiml: chain = [" in text
-    assert 'role = "scratch"' in text
-    assert re.search(r"parts<<<.*stream>>>\(x, part, rows, cols\);\n\s+whole<<<", text)
-    assert load_program(tmp_path / "k.cu").data == text.encode()
-    told = told_to(server)
-    assert "__global__ void parts(const float* x, float* part, int rows, int cols)\n__global__ void whole(" in told
