@@ -38,7 +38,6 @@ from engine.spec.guessed_launch import BLOCK, guessed_launch, named_in
 from engine.spec.host_launch import deciding, device_blocks, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import indirect, scattered
 from engine.spec.kernel_spec import Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.launch_config import DIFFERENT
 from engine.spec.related_values import set_equal, set_values
 from engine.spec.shapes import (
     counted_shapes,
@@ -62,7 +61,6 @@ _EARLY = re.compile(r"reads ([\w.]+)\[\d+\] before it is written")
 _MANY_SIZES = 4  # of which some may be parts of others
 _LONGEST = re.compile(r"max_|longest", re.IGNORECASE)  # the name of a size that bounds the segments of ragged rows
 _SEGMENT = "per_segment"  # that size where the host names none
-_LAUNCH = "the launch: "
 
 
 @dataclass(frozen=True)
@@ -240,14 +238,18 @@ def _open_at(made: Draft, asked: str, name: str) -> Draft:
 
 def _equal(program: Program, made: Draft, way: _Way) -> _Way:
     """With sizes as equal as the host has them, where its launch follows from one that it passes for several."""
-    if not any(m.startswith(_LAUNCH) and DIFFERENT in m for m in made.missing):
+    if not _unlaunched(made):
         return way
     kernel = parse(program.data, program.kernel_file).kernel(made.spec.kernel)
     return replace(way, equal=passed_equal(program, kernel))
 
 
 def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
-    return replace(way, hosts=in_grid(program, made.spec)) if any(m.startswith(_LAUNCH) for m in made.missing) else way
+    return replace(way, hosts=in_grid(program, made.spec)) if _unlaunched(made) else way
+
+
+def _unlaunched(made: Draft) -> bool:
+    return any(gap.key == "launch" for gap in made.missing)
 
 
 def _segments(program: Program, made: Draft, way: _Way) -> _Way:
@@ -382,7 +384,7 @@ def _draft(program: Program, kernel_name: str, written: DraftForm, way: _Way) ->
         launch = LaunchExpr((f"cdiv({threads}, {BLOCK})",), (str(BLOCK),))
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
-        missing.append(Gap(f"{_LAUNCH}{problem}", "launch", launch_line(guessed_launch(usage, sizes, program))))
+        missing.append(Gap(f"the launch: {problem}", "launch", launch_line(guessed_launch(usage, sizes, program))))
     spec = counted_shapes(program, kernel, spec, way.divided)
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)

@@ -24,7 +24,6 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.host_solved import solved
 from engine.spec.kernel_spec import KernelSpec, LaunchExpr, Step
 
-DIFFERENT = "for parameters of different values"  # of one name of the host's that decides the grid
 # Of instances: another number; another type; names that may be anything; the one that is wanted.
 _OTHER, _OTHER_TYPE, _UNCLEAR, _SAME = range(4)
 _NAME = re.compile(r"[A-Za-z_]")
@@ -177,7 +176,7 @@ def _known(
         except arith.ArithmeticError_:
             continue
         if known.setdefault(passed.strip(), value) != value:
-            refused[passed.strip()] = f"the launch passes '{passed.strip()}' {DIFFERENT}"
+            refused[passed.strip()] = f"the launch passes '{passed.strip()}' for parameters of different values"
     passed_names = set(known)
     for name, value in (*sizes.items(), *template.items(), *_defines(spec, sizes)):
         known.setdefault(name, value)
