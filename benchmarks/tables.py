@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import ablation, foreign_gains, peer_kernel_tuner, peers, rate, searches
+from benchmarks import ablation, foreign_gains, foreign_generate, peer_kernel_tuner, peers, rate, searches
 from benchmarks.bench import Table
 
 _MADE = (
@@ -15,5 +15,6 @@ _MADE = (
     peers.cublas_cub_table(),
     peer_kernel_tuner.table(),
     foreign_gains.table(),
+    foreign_generate.table(),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _MADE}

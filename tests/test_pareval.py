@@ -138,33 +138,6 @@ def test_a_driver_tells_a_wrong_program_from_a_right_one(checkout: Path, tmp_pat
         judge(checkout, "99_none", "f", program)
 
 
-def sample(correct: bool, driver: str | None, repairs: int = 0) -> dict[str, object]:
-    return {"sample": "memory", "correct": correct, "driver": driver, "repairs": repairs, "ending": ""}
-
-
-def test_pass_at_k_is_unbiased_and_a_wrong_program_that_was_accepted_is_counted() -> None:
-    assert pareval.pass_at(5, 2, 1) == pytest.approx(0.4)
-    assert pareval.pass_at(5, 1, 5) == 1.0
-    assert pareval.pass_at(5, 0, 5) == 0.0
-    assert pareval.pass_at(5, 2, 2) == pytest.approx(1 - 3 / 10)
-    samples = [
-        sample(True, "pass"),
-        sample(True, "pass", 1),
-        sample(False, "fail"),
-        sample(True, "fail"),
-        sample(False, None),
-    ]
-    task = {"samples": samples, "first_tries": [sample(False, "pass")]}
-    found = pareval.summary([task, {"samples": [], "first_tries": []}])
-    assert found["tasks"] == 1
-    assert found["pass_at_1"] == pytest.approx(0.4)
-    assert found["pass_at_1_without_repair"] == pytest.approx(0.2)
-    assert found["pass_at_5"] == 1.0
-    assert found["programs_judged"] == 5
-    assert (found["rejected_by_driver"], found["accepted_but_rejected_by_driver"]) == (2, 1)
-    assert (found["refused_but_passed_by_driver"], found["without_program"]) == (1, 1)
-
-
 def test_an_answer_file_becomes_a_response_and_what_has_none_becomes_a_question(tmp_path: Path) -> None:
     batch, answers, questions = tmp_path / "batch", tmp_path / "answers", tmp_path / "questions"
     for folder in (batch, answers, questions):
@@ -196,32 +169,31 @@ def test_an_answer_file_becomes_a_response_and_what_has_none_becomes_a_question(
 def test_questions_go_out_and_answers_come_back_until_a_driver_judges(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One strategy of one task, whose first kernel is wrong and whose repair is right."""
+    """One strategy of one task, with a wrong kernel and with a right one."""
     monkeypatch.setattr(pareval, "DRAWS", {"": ("parallel",)})
-    questions, answers, record = tmp_path / "questions", tmp_path / "answers", tmp_path / "record.json"
+    questions, answers = tmp_path / "questions", tmp_path / "answers"
+    questions.mkdir()
     answers.mkdir()
-    command = [
-        "partialMinimums", "--checkout", str(checkout), "--questions", str(questions), "--answers", str(answers),
-        "--work", str(tmp_path / "work"), "--record", str(record),
-    ]  # fmt: skip
-    for name, text in (("parallel-plan", "One thread."), ("parallel", WRONG), ("parallel-repair-1", RIGHT)):
-        assert pareval.main([*command, "--keep"]) == 4
+    place = pareval.Place(pareval.TASKS, questions, answers, tmp_path / "work", checkout, "cpu")
+    for name, text in (("parallel-plan", "One thread."), ("parallel", WRONG)):
+        assert pareval.samples("partialMinimums", place) == []
         (asked,) = questions.iterdir()
         assert asked.name == f"partialMinimums__{name}.txt"
         told = asked.read_text()
         assert told.startswith("[system]\n")
         assert "\n[user]\n## What to compute\n" in told
         assert "running minimum in place" in told
-        assert ("[assistant]" in told) == (name == "parallel-repair-1")
         (answers / asked.name).write_text(text)
-    assert pareval.main([*command, "--keep"]) == 0
+        asked.unlink()
+    (sample,) = pareval.samples("partialMinimums", place)
+    assert (sample["correct"], sample["ending"], sample["tests"]) == (False, "wrong_result", "fail")
+    (answers / "partialMinimums__parallel.txt").write_text(RIGHT)
+    (sample,) = pareval.samples("partialMinimums", place)
+    assert (sample["sample"], sample["correct"], sample["tests"], sample["mode"]) == (
+        "parallel",
+        True,
+        "pass",
+        "predicted",
+    )
     assert not list(questions.iterdir())
-    kept = json.loads(record.read_text())
-    (task,) = kept["tasks"]
-    assert [(s["correct"], s["driver"], s["repairs"]) for s in task["samples"]] == [(True, "pass", 1)]
-    assert [(s["correct"], s["ending"], s["driver"]) for s in task["first_tries"]] == [(False, "wrong_result", "fail")]
-    found = kept["summary"]
-    assert (found["pass_at_1"], found["pass_at_1_without_repair"], found["pass_at_5"]) == (1.0, 0.0, None)
-    assert found["accepted_but_rejected_by_driver"] == kept["waiting"] == 0
-    assert len(kept["pareval"]) == 40
-    assert str(tmp_path) not in record.read_text()
+    assert str(tmp_path) not in json.dumps(sample)

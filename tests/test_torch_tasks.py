@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from benchmarks import torch_judge, torch_tasks
+from benchmarks.pareval import Place
 from benchmarks.torch_judge import Judged
 from benchmarks.torch_reference import (
     ReferenceTextError,
@@ -243,46 +244,18 @@ def test_a_model_becomes_one_file_that_calls_it_with_the_tasks_inputs(kernelbenc
         kernelbench_reference(kernelbench, "level1/1_Scale", other, {})
 
 
-def sample(correct: bool, verdict: str | None, ending: str = "screened") -> dict[str, Any]:
-    judged = {"verdict": verdict} if verdict else None
-    return {"sample": "memory", "correct": correct, "ending": ending, "reason": "", "judged": judged}
-
-
-def test_what_cannot_be_stated_counts_as_failed_and_verdicts_are_compared() -> None:
-    tasks = [
-        {"task": "a", "impossible": "", "error": "", "samples": [sample(True, "pass"), sample(True, "fail")]},
-        {"task": "b", "impossible": "", "error": "", "samples": [sample(False, "pass", "race"), sample(False, "fail", "race")]},
-        {"task": "c", "impossible": "it draws lots", "error": "", "samples": []},
-        {"task": "d", "impossible": "", "error": "", "samples": []},
-        {"task": "e", "impossible": "", "error": "no baseline", "samples": []},
-    ]  # fmt: skip
-    found = torch_tasks.summary(tasks)
-    assert (found["tasks"], found["stated"], found["k"], found["samples"], found["correct"]) == (4, 3, 2, 4, 2)
-    assert found["pass_at_1"] == pytest.approx(1 / 4)
-    assert found["pass_at_1_of_stated"] == pytest.approx(1 / 3)
-    assert found["pass_at_k"] == pytest.approx(1 / 4)
-    assert found["failed"] == 1
-    assert (found["accepted_but_failed"], found["refused_and_failed"], found["refused_but_passed"]) == (1, 1, 1)
-    assert found["endings"] == {"race": 2}
-    told = torch_tasks.table({"tasks": tasks, "summary": found})
-    assert "| c | – | it draws lots |" in told
-    assert "memory: screened: (tests: fail)" in told  # accepted, and yet
-    assert "| d | waits |" in told
-
-
 @pytest.mark.slow
 @needs_sandbox
-def test_questions_go_out_and_answers_come_back_until_the_tests_judge(
+def test_a_challenges_tests_judge_what_was_generated(
     leetgpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a reference in NumPy, as the tests have no PyTorch."""
-    folder = tmp_path / "tasks"
-    (folder / "leetgpu" / "1_grow").mkdir(parents=True)
-    (folder / "leetgpu" / "1_grow" / "task.md").write_text(TASK)
-    (folder / "leetgpu" / "1_grow" / "sentence.txt").write_text("three times x and two. Parameters: x, y, N\n")
-    (folder / "leetgpu" / "4_again").mkdir()
-    (folder / "leetgpu" / "4_again" / "impossible.txt").write_text("it draws lots\n")
-    monkeypatch.setattr(torch_tasks, "FOLDER", folder)
+    folder, questions, answers = tmp_path / "tasks", tmp_path / "questions", tmp_path / "answers"
+    for each in (folder / "1_grow", questions, answers):
+        each.mkdir(parents=True)
+    (folder / "1_grow" / "task.md").write_text(TASK)
+    (folder / "1_grow" / "sentence.txt").write_text("three times x and two. Parameters: x, y, N\n")
+    monkeypatch.setattr(torch_tasks, "STRATEGIES", {"leetgpu": ("parallel",)})
     monkeypatch.setattr(torch_tasks, "reference_of", lambda *given: "def grow(x):\n    return x * 3 + 2\n")
     judged: list[str] = []
 
@@ -291,27 +264,15 @@ def test_questions_go_out_and_answers_come_back_until_the_tests_judge(
         return Judged("fail", 1, 0, "test 0: 'y' differs")
 
     monkeypatch.setattr(torch_tasks, "judge", judge)
-    questions, answers, record = tmp_path / "questions", tmp_path / "answers", tmp_path / "record.json"
-    answers.mkdir()
-    command = [
-        "run", "leetgpu", "--checkout", str(leetgpu), "--questions", str(questions), "--answers", str(answers),
-        "--work", str(tmp_path / "work"), "--record", str(record), "--strategies", "parallel", "--keep",
-    ]  # fmt: skip
-    for name, text in (("parallel-plan", "One thread for each."), ("parallel", KERNEL)):
-        assert torch_tasks.main(command) == 4
-        (asked,) = questions.iterdir()
-        assert asked.name == f"1_grow__{name}.txt"
-        assert "return x * 3 + 2" in asked.read_text()
-        (answers / asked.name).write_text(text)
-    # Correct to us and not to the tests: the one thing that must not be.
-    assert torch_tasks.main(command) == 1
+    place = Place(folder, questions, answers, tmp_path / "work", leetgpu, "cpu")
+    assert torch_tasks.samples("leetgpu", "1_grow", place) == []
+    (asked,) = questions.iterdir()
+    assert "return x * 3 + 2" in asked.read_text()
+    (answers / asked.name).write_text("One thread for each.")
+    (answers / "1_grow__parallel.txt").write_text(KERNEL)
+    (sample,) = torch_tasks.samples("leetgpu", "1_grow", place)
     assert "3.0f * x[i]" in judged[0]
-    kept = json.loads(record.read_text())
-    assert [(s["correct"], s["judged"]["verdict"]) for s in kept["tasks"][0]["samples"]] == [(True, "fail")]
-    assert kept["tasks"][1]["impossible"] == "it draws lots"
-    assert (kept["summary"]["accepted_but_failed"], kept["summary"]["pass_at_1"]) == (1, 0.5)
-    assert len(kept["checkout"]) == 40
-    assert str(tmp_path) not in record.read_text()
+    assert (sample["correct"], sample["tests"], sample["tests_said"]) == (True, "fail", "test 0: 'y' differs")
 
 
 @pytest.mark.slow
