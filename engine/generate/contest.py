@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.compile.built import Built, NotBuilt
 from engine.cuda.edit import edit_program
-from engine.errors import MachineError, OptimlError, RefusedError
+from engine.errors import MachineError, NotPredictedError, OptimlError, RefusedError
 from engine.evaluate.evaluator import Evaluator
 from engine.generate.author import StrategyDraft, propose_kernel, workplace
 from engine.generate.trial import Trial
@@ -60,10 +60,12 @@ class Contest:
         self.device: dict[str, Any] = {"arch": machine.arch}
 
     def yardstick(self, right: Sequence[StrategyDraft]) -> tuple[Evaluator, Candidate]:
-        """The simplest right kernel as the original of an evaluator. Raises RefusedError where none can be one."""
+        """The simplest right kernel as the original of an evaluator.
+
+        Raises NotPredictedError where a GPU would have to measure them, RefusedError where none can be one.
+        """
         refusal: OptimlError | None = None
-        simple = sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
-        for draft in simple:
+        for draft in simplest(right):
             assert draft.written is not None
             self._trial.close()  # one process on the GPU at a time
             self._options.path.write_bytes(draft.written.program.data)
@@ -75,11 +77,13 @@ class Contest:
                 raise
             except OptimlError as error:
                 evaluator.close()
-                refusal = error
+                refusal = refusal if isinstance(refusal, NotPredictedError) else error
                 continue
             self.device = dict(evaluator.signals.device)
             return evaluator, Candidate(draft, draft.written.program, None, built, evaluation)
         assert refusal is not None
+        if isinstance(refusal, NotPredictedError):
+            raise refusal
         raise RefusedError(
             f"no correct kernel can be the baseline: {refusal.what}", refusal.where, "describe the task in other words"
         )
@@ -166,6 +170,11 @@ class Contest:
 def _length(draft: StrategyDraft) -> int:
     assert draft.written is not None
     return len(" ".join(draft.written.suggestion.kernel.split()))
+
+
+def simplest(right: Sequence[StrategyDraft]) -> list[StrategyDraft]:
+    """Right kernels, those first that make better yardsticks: one that can be widened to float64, then the shortest."""
+    return sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
 
 
 def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:

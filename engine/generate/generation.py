@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.cuda.load import load_program
-from engine.errors import MachineError, OptimlError, RefusedError, UsageError
+from engine.errors import MachineError, NotPredictedError, OptimlError, RefusedError, UsageError
 from engine.evaluate.guardrails import LIMITS
 from engine.generate.author import DRAFTS, Author, Deferred, StrategyDraft, workplace
-from engine.generate.contest import Candidate, Contest, distinct, stem
+from engine.generate.contest import Candidate, Contest, distinct, simplest, stem
 from engine.generate.generation_result import RESULT, GenerationResult, StrategyResult, write
 from engine.generate.messages import Prompts
 from engine.generate.model_access import Door
@@ -95,11 +95,12 @@ class Told:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What may be written: how fast it is, whose it is, and the machine code that it must have, where that was verified."""
+    """What may be written: how fast it is (None: nobody knows), whose it is, and the machine code that it must have, where that was
+    verified."""
 
     program: Program
-    ratio: float
-    stem: Candidate
+    ratio: float | None
+    stem: StrategyDraft
     identity: tuple[object, ...] | None = None
 
 
@@ -304,7 +305,13 @@ class _GenerationRun:
         if "llm" in o.proposers:
             search = dataclasses.replace(search, llm=self._door.rest())
         contest = Contest(search, self.spec, self._root, self._machine, self.trial, self._notes)
-        evaluator, yardstick = contest.yardstick(right)
+        try:
+            evaluator, yardstick = contest.yardstick(right)
+        except NotPredictedError as error:  # right all the same
+            self._notes.append(f"the kernels are not compared by speed: {error.what}; {error.do}")
+            first = simplest(right)[0]
+            assert first.written is not None
+            return self._written(author, drafts, [], [_Choice(first.written.program, None, first)], None)
         self._device = contest.device
         try:
             candidates = [yardstick]
@@ -326,15 +333,18 @@ class _GenerationRun:
                 held = result.best.evaluation.measurement
                 same = next((c for c in ranked if c.program == program and c.proposal is not None), None)
                 if same is not None and same.draft.written is not None and held is not None:
-                    choices.append(_Choice(same.draft.written.program, held.ratio, same, same.built.identity))
-                choices.append(_Choice(program, held.ratio if held else 1.0, stem(result, ranked) or yardstick))
+                    choices.append(_Choice(same.draft.written.program, held.ratio, same.draft, same.built.identity))
+                choices.append(_Choice(program, held.ratio if held else 1.0, (stem(result, ranked) or yardstick).draft))
             elif not o.interrupt.asked:  # it had no time for what was right and faster before it
                 confirmed = contest.confirmed_anew(yardstick, ranked)
         for c in confirmed:
             assert c.draft.written is not None
             # As it was first placed: without what the yardstick needed beside it.
-            choices += [_Choice(c.draft.written.program, c.ratio, c, c.built.identity), _Choice(c.program, c.ratio, c)]
-        choices.append(_Choice(yardstick.program, 1.0, yardstick))
+            choices += [
+                _Choice(c.draft.written.program, c.ratio, c.draft, c.built.identity),
+                _Choice(c.program, c.ratio, c.draft),
+            ]
+        choices.append(_Choice(yardstick.program, 1.0, yardstick.draft))
         return self._written(author, drafts, candidates, choices, result)
 
     # ---- the end
@@ -376,7 +386,7 @@ class _GenerationRun:
                 ) from None
             written = str(target)
             verdict = self._verdict(chosen, drafts)
-        best = chosen.stem.draft.strategy.name if chosen is not None else ""
+        best = chosen.stem.strategy.name if chosen is not None else ""
         yardstick = next((c.draft.strategy.name for c in candidates if c.proposal is None), "")
         spent = self._door.budget.spent
         result = GenerationResult(
@@ -440,15 +450,18 @@ class _GenerationRun:
     def _verdict(self, chosen: _Choice, drafts: Sequence[StrategyDraft]) -> str:
         right = sum(d.right for d in drafts)
         known = "matches the reference" if self.reference.confirmed else "matches a reference that no person confirmed"
-        how = "measured" if self._machine.mode == "measured" else f"predicted for {self._machine.arch}, not measured"
-        ratio = f"{chosen.ratio:.2f}" if self._machine.mode == "measured" else approximate(chosen.ratio)
-        speed = (
-            f"{ratio}× as fast as the simplest correct kernel ({how})"
-            if chosen.ratio != 1.0
-            else "the simplest correct kernel, and no other is faster"
-        )
+        speed = self._speed(chosen.ratio)
         screened = "" if self._machine.mode == "measured" else "; screened on the CPU, not verified on a GPU"
         return f"{self.task.kernel} {known}: {speed}; {right} of {len(drafts)} strategies produced a correct kernel{screened}."
+
+    def _speed(self, ratio: float | None) -> str:
+        if ratio is None:
+            return "the simplest correct kernel; speeds cannot be predicted without a GPU"
+        if ratio == 1.0:
+            return "the simplest correct kernel, and no other is faster"
+        measured = self._machine.mode == "measured"
+        how = "measured" if measured else f"predicted for {self._machine.arch}, not measured"
+        return f"{f'{ratio:.2f}' if measured else approximate(ratio)}× as fast as the simplest correct kernel ({how})"
 
 
 def _check_folder(work: Path) -> None:

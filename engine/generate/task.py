@@ -435,8 +435,10 @@ def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument
         _bad(f"the shape of '{name}' has one to {_MOST_DIMENSIONS} extents")
     extents = []
     for extent in shape:
-        text = str(extent).strip() if isinstance(extent, str | int) else ""
-        if not _SHAPE.match(text) or "//" in text or "/*" in text:
+        text = (
+            str(extent).strip().replace("//", "/") if isinstance(extent, str | int) else ""
+        )  # Python's whole-number division
+        if not _SHAPE.match(text) or "/*" in text:
             _bad(f"an extent of '{name}' is no arithmetic over the sizes")
         extents.append(text)
     fill, low, high = ("", "", "") if role == "out" else _fill(name, type_, told)

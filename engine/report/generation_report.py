@@ -93,7 +93,8 @@ def print_generation(result: GenerationResult, work: Path) -> None:
     console.print(result.verdict, style="bold", markup=False)
     if result.written:
         console.print(f"Kernel: {result.written}", markup=False, soft_wrap=True)
-        console.print(f"Continue with: optiml optimize {result.written}", markup=False, soft_wrap=True)
+        where = "with" if result.ratio is not None else "on a machine with a GPU"
+        console.print(f"Continue {where}: optiml optimize {result.written}", markup=False, soft_wrap=True)
 
 
 def _table(result: GenerationResult) -> Table:

@@ -14,6 +14,8 @@ pytest.importorskip("jinja2")
 from engine import cli
 from engine.cuda.load import load_program
 from engine.cuda.patch import make_patch
+from engine.errors import NotPredictedError
+from engine.evaluate.speeds import Speeds
 from engine.generate.contest import _mark
 from engine.generate.generation import UNCONFIRMED
 from engine.generate.generation_result import SCHEMA, GenerationResult, StrategyResult
@@ -396,3 +398,24 @@ def test_the_page_names_every_field_and_strategy() -> None:
             assert f"`{field.name}`" in page, field.name
     for strategy in STRATEGIES:
         assert f"`{strategy.name}`" in page
+
+
+def test_a_correct_kernel_whose_speed_cannot_be_predicted_is_written(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ended with "no correct kernel can be the baseline" and wrote nothing."""
+
+    def doubt(*_: object) -> None:
+        raise NotPredictedError("not predicted: with other inputs it is 3 times as long", do="measure it on a GPU")
+
+    monkeypatch.setattr(Speeds, "_doubt", doubt)
+    code, result, _, _ = run("saxpy", "--strategies", "parallel,memory", "--repairs", "0", "--out", "k.cu")
+    assert code == 0
+    assert (tmp_path / "k.cu").read_bytes() == (tmp_path / "work" / f"{result['best']}.cu").read_bytes()
+    assert (result["ratio"], result["optimized"], result["yardstick"]) == (None, None, "")
+    assert "speeds cannot be predicted without a GPU; 2 of 2 strategies" in result["verdict"]
+    why = "not predicted: with other inputs it is 3 times as long; measure it on a GPU"
+    assert f"the kernels are not compared by speed: {why}" in result["notes"]
+    assert result["checks"]["written"] > 0
+    assert [s["role"] for s in result["strategies"] if s["name"] == result["best"]] == ["best"]
+    assert all(s["ratio"] is None and s["right"] for s in result["strategies"])

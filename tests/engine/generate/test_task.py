@@ -346,3 +346,9 @@ def test_launches_that_cannot_be(launches: Any, says: str) -> None:
 def test_scratch_alone_is_no_result() -> None:
     with pytest.raises(TaskError, match="one output buffer"):
         read_task(in_launches(TWO, X, PART, {**Y, "role": "scratch"}, ROWS))
+
+
+def test_an_extent_may_have_pythons_whole_number_division() -> None:
+    task = read_task(in_launches(TWO, X, {**PART, "shape": ["(rows + 1) // 2"]}, Y, ROWS))
+    assert task.arguments[1].shape == ("(rows + 1) / 2",)
+    assert '"((rows + 1) / 2)"' in task.file(("",))
