@@ -151,12 +151,12 @@ class Stages:
         @functools.wraps(function)
         def timed(*given: Any, **named: Any) -> Any:
             above = getattr(self._within, "taken", 0.0)
-            self._within.taken, begin = 0.0, time.thread_time()
+            self._within.taken, begin, counts = 0.0, time.thread_time(), self.on
             try:
                 return function(*given, **named)
             finally:
                 spent = time.thread_time() - begin
-                if self.on:
+                if counts and self.on:
                     with self._lock:
                         self.spent[stage] += spent - self._within.taken
                         self.calls[stage] += 1
