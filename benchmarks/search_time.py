@@ -1,13 +1,15 @@
 """Processor time of one search by stage, for each candidate, with devices that answer at once: what a search costs beside its GPUs.
 
-    python benchmarks/search_time.py [--runs optimize,tune] [--devices 4] [--candidates 400] [--repeats 3] [--record FILE] [FILE ...]
+    python benchmarks/search_time.py [--runs optimize,tune] [--devices 4] [--candidates 400] [--repeats 3] [--beside FOLDER]
+                                     [--record FILE] [FILE ...]
 
 Each FILE (default: benchmarks/tuning/transpose.cu and gemm.cu) is searched through the links of `--cluster local`. The workers answer every
 candidate at once with a made-up ratio: no GPU is needed, nothing is verified. A first search fills the cache of machine code, so that the
 others compile little; each runs in a process of its own. Stages are milliseconds of processor time of the thread that is in them, without
 the stages within; `all` is the whole process, `Dask` the rest of its loop's thread, `other` what is left. Beside it: `workers` read, write
 and build candidates, `links` are Dask's processes. `sent`: the share of the candidates that a device evaluated; the others are twins, or
-cannot be built. Medians over the repeats. The rates say nothing of a GPU.
+cannot be built. Medians over the repeats. With `--beside` another checkout, into which this script is copied, takes turns with this one.
+The rates say nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import argparse
 import datetime
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -263,19 +267,22 @@ def _others() -> dict[str, float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Medians by run; each search is this script again, after one that fills the cache."""
+    """Medians by run; each search is this script again, after one that fills the cache. Checkouts take turns."""
+    roots = [ROOT, *options.beside]
+    for root in options.beside:
+        shutil.copy(__file__, root / "benchmarks")
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "OPTIML_CACHE": cache}
-        for file in options.files:
-            for verb in options.runs.split(","):
-                command = [sys.executable, __file__, file, "--runs", verb, "--devices", str(options.devices)]
-                command += ["--candidates", str(options.candidates), "--once"]
-                runs = []
-                for _ in range(1 + options.repeats):
-                    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
-                    runs.append(json.loads(said))
-                rows[f"{verb} {file}"] = _medians(runs[1:])
+        for file, verb in itertools.product(options.files, options.runs.split(",")):
+            more = [file, "--runs", verb, "--devices", str(options.devices), "--candidates", str(options.candidates)]
+            found: dict[Path, list[dict[str, Any]]] = {root: [] for root in roots}
+            for _, root in itertools.product(range(1 + options.repeats), roots):
+                command = [sys.executable, str(root / "benchmarks" / "search_time.py"), *more, "--once"]
+                environment = {**os.environ, "OPTIML_CACHE": str(Path(cache) / root.name)}
+                said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
+                found[root].append(json.loads(said))
+            for root, runs in found.items():
+                rows[f"{verb} {file}" + (f" at {root.name}" if root != ROOT else "")] = _medians(runs[1:])
     return rows
 
 
@@ -316,6 +323,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--candidates", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a checkout of another commit, measured in turn",
+    )
     parser.add_argument("--once", action="store_true", help="one search in this process, as JSON")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
