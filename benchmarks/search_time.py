@@ -7,8 +7,8 @@ Each FILE (default: benchmarks/tuning/transpose.cu and gemm.cu) is searched thro
 candidate at once with a made-up ratio: no GPU is needed, nothing is verified. A first search fills the cache of machine code, so that the
 others compile little; each runs in a process of its own. Stages are milliseconds of processor time of the thread that is in them, without
 the stages within; `all` is the whole process, `Dask` the rest of its loop's thread, `other` what is left. Beside it: `workers` read, write
-and build candidates, `links` are Dask's processes. `sent`: the share of the candidates that a device evaluated; the others are twins, or
-cannot be built. Medians over the repeats. With `--beside` another checkout, into which this script is copied, takes turns with this one.
+and build candidates, `links` are Dask's processes. `sent`: the share of the candidates that a device evaluated (others are twins, or cannot be
+built); `read`: of those whose proposals were asked for. Medians over the repeats. With `--beside` another checkout, into which this script is copied, takes turns with this one.
 The rates say nothing of a GPU.
 """
 
@@ -211,6 +211,7 @@ def once(verb: str, file: str, devices: int, candidates: int) -> dict[str, Any]:
             tried = search.progress.evaluated
             stages.spent["Dask"] = loop_s - stages.spent["from the device"]
             found["sent"] = stages.calls["to the device"] / tried
+            found["read"] = stages.calls["proposals"] / tried
             found.update({"candidates": tried, "all": 1e3 * spent / tried})
             found["stages"] = {name: 1e3 * s / tried for name, s in stages.spent.items()}
             found["stages"]["other"] = found["all"] - sum(found["stages"].values())
@@ -291,7 +292,7 @@ def _medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         names = {name: None for run in values for name in run}
         return {name: statistics.median(run.get(name, 0.0) for run in values) for name in names}
 
-    whole = of([{name: run[name] for name in ("candidates", "sent", "all")} for run in runs])
+    whole = of([{name: run[name] for name in ("candidates", "sent", "read", "all")} for run in runs])
     each = sorted(run["all"] for run in runs)
     return {
         **whole,
@@ -306,12 +307,18 @@ def render(rows: dict[str, dict[str, Any]]) -> str:
     stages = list({stage: None for row in rows.values() for stage in row["stages"]})
     beside = list({role: None for row in rows.values() for role in row["beside"]})
     lines = [
-        "| run | sent | all | " + " | ".join(stages) + " | " + " | ".join(f"{role} beside" for role in beside) + " |",
-        "|---|" + "---:|" * (2 + len(stages) + len(beside)),
+        "| run | sent | read | all | "
+        + " | ".join(stages)
+        + " | "
+        + " | ".join(f"{role} beside" for role in beside)
+        + " |",
+        "|---|" + "---:|" * (3 + len(stages) + len(beside)),
     ]
     for name, row in rows.items():
         cells = [row["all"], *(row["stages"].get(s, 0.0) for s in stages), *(row["beside"].get(r, 0.0) for r in beside)]
-        lines.append(f"| {name} | {row['sent']:.0%} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+        lines.append(
+            f"| {name} | {row['sent']:.0%} | {row['read']:.0%} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |"
+        )
     return "\n".join(lines)
 
 
