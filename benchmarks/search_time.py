@@ -7,9 +7,9 @@ Each FILE (default: benchmarks/tuning/transpose.cu and gemm.cu) is searched thro
 candidate at once with a made-up ratio: no GPU is needed, nothing is verified. A first search fills the cache of machine code, so that the
 others compile little; each runs in a process of its own. Stages are milliseconds of processor time of the thread that is in them, without
 the stages within; `all` is the whole process, `Dask` the rest of its loop's thread, `other` what is left. Beside it: `workers` read, write
-and build candidates, `links` are Dask's processes. `sent`: the share of the candidates that a device evaluated (others are twins, or cannot be
-built); `read`: of those whose proposals were asked for. Medians over the repeats. With `--beside` another checkout, into which this script is copied, takes turns with this one.
-The rates say nothing of a GPU.
+and build candidates, `links` are Dask's processes. `sent`: the share of candidates that a device evaluated (others are twins, or cannot
+be built); `read`: for so many programs proposals were asked for. Medians over the repeats. With `--beside` another checkout, into which
+this script is copied, takes turns with this one. The rates say nothing of a GPU.
 """
 
 from __future__ import annotations
