@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions
 from engine.cluster.scheduler import INSTALL, ClusterRequest, Device, brief, dask_client, parse_address
+from engine.cluster.worker_call import alone
 from engine.errors import MachineError
 from engine.process.cores import shares
 
@@ -76,12 +77,12 @@ class Cluster:
         The task is lost with its worker: whoever submitted it decides where it goes on.
         """
         return self.client.submit(
-            function, data, workers=[worker.address], allow_other_workers=False, resources=dict(self.resource), pure=False,
+            alone, function, data, workers=[worker.address], allow_other_workers=False, resources=dict(self.resource), pure=False,
             retries=0,
         )  # fmt: skip
 
-    def question(self, function: Callable[..., T], *data: T, worker: str) -> Future[Any]:
-        """What a quick function answers on the worker of this address, beside what it runs: a future of data, or of an exception.
+    def question(self, function: Callable[..., Any], *data: Any, worker: str) -> Future[Any]:
+        """What a quick function, or one that waits, answers on the worker of this address: a future of data, or of an exception.
 
         A worker that hangs never answers. Raises MachineError.
         """

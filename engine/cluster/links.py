@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from engine.cluster.connection import Cluster, ClusterWorker, read_nonce
+from engine.cluster.worker_call import call, forget
 from engine.errors import MachineError
 
 _UNANSWERED = 3  # times that the scheduler does not answer before it counts as gone. Ours
@@ -28,7 +30,8 @@ class WorkerLink:
         self, cluster: Cluster, worker: ClusterWorker, function: Callable[[bytes], bytes], lost: type[Exception]
     ) -> None:
         self._cluster, self._worker, self._function, self._lost = cluster, worker, function, lost
-        self._open: dict[Future[bytes], Any] = {}
+        self._caller = secrets.token_hex(8)
+        self._open = set[Future[bytes]]()
         self._lock = threading.Lock()
         self._gone = False
 
@@ -54,10 +57,8 @@ class WorkerLink:
             if self._gone:
                 raise OSError
             with self._lock:
-                task = self._cluster.submit(self._function, frame, self._worker)
-                # Dask calls back on one thread for all tasks, which a wait for the answer there would hold up.
-                coming = self._cluster.fetch(task)
-                self._open[answer] = task
+                coming = self._cluster.question(call, self._function, frame, self._caller, worker=self.address)
+                self._open.add(answer)
         except (OSError, RuntimeError, MachineError):
             answer.set_exception(self._lost())
             return answer
@@ -66,8 +67,9 @@ class WorkerLink:
 
     def _done(self, answer: Future[bytes], coming: Future[Any]) -> None:
         with self._lock:
-            if self._open.pop(answer, None) is None:
+            if answer not in self._open:
                 return  # given up
+            self._open.remove(answer)
         found: Any
         try:
             found = coming.result()
@@ -81,10 +83,10 @@ class WorkerLink:
 
     def drop(self) -> None:
         with self._lock:
-            given_up, self._open = self._open, {}
+            given_up, self._open = self._open, set()
         if given_up and not self._gone:
-            with suppress(Exception):
-                self._cluster.client.cancel(list(given_up.values()))
+            with suppress(OSError, RuntimeError, MachineError):
+                self._cluster.question(forget, self._caller, worker=self.address)
         for answer in given_up:
             answer.cancel()
 
@@ -92,7 +94,7 @@ class WorkerLink:
         """The worker is gone: nothing answers any more."""
         self._gone = True
         with self._lock:
-            given_up, self._open = self._open, {}
+            given_up, self._open = self._open, set()
         for answer in given_up:
             with suppress(Exception):
                 answer.set_exception(self._lost())

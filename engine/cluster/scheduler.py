@@ -39,6 +39,7 @@ _QUIET: Mapping[str, object] = {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.reuse-broadcast-comm": True,  # else each call of a link is a handshake of TLS
 }
 _WHICH = "start it with 'dask scheduler', or check host, port, and whether it is tcp:// or tls://"
 

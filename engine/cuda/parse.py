@@ -139,6 +139,7 @@ def syntax_tree(text: bytes) -> Node:
     return tree_sitter.Parser(_LANGUAGE).parse(text).root_node
 
 
+@lru_cache(maxsize=512)
 def parse(data: bytes, path: str = "") -> Unit:
     """Parse one file. Raises SourceError with `path:line` for what is not UTF-8 text, or nested too deeply.
 

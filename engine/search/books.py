@@ -84,8 +84,8 @@ class Books:
     def enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
         against: float | None,
-    ) -> None:  # fmt: skip
-        """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
+    ) -> Node:  # fmt: skip
+        """Book an evaluated candidate as a node, which is the incumbent then if it is the best."""
         with self.progress.stage(BOOK):
             self.tree.settle(parent)
             node, entry = self._book(parent, proposal, program, evaluation, built, against)
@@ -98,6 +98,7 @@ class Books:
             twin = self.codes.get(built.identity) if built is not None and first is None else None
             if twin is not None:
                 self.tree.found_again(proposal.proposer, self.tree.nodes[twin[0]], tried=True)
+        return node
 
     def drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
         """Book an edit that cannot be applied."""

@@ -34,6 +34,7 @@ from engine.search.progress import (
     on_devices,
 )
 from engine.search.question import Question
+from engine.search.read_ahead import ReadAhead
 from engine.search.tree import TUNER, Node, NotYet, Tree
 
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
@@ -59,7 +60,8 @@ class Search:
         self._feed, self._watch, self._inner = participants.feed, participants.watch, participants.inner
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._builds, self._executor, self._in_flight = builds, builds.executor, builds.in_flight
-        self._readers, self._on_progress = builds.readers or builds.executor, on_progress
+        self._on_progress = on_progress
+        self._ahead = ReadAhead(builds.prefetch, builds.readers or builds.executor)
         self._scribe = Scribe(journal)
         self._asking = Asking(tree, self._feed, self._scribe)
         self._books = Books(
@@ -343,8 +345,6 @@ class Search:
             if building is None:
                 building = Future()
                 self._executor.submit(self._build, program, by_rules, building)
-            # Beside that: where it turns out the best, the search goes on from it at once.
-            self._readers.submit(self._read, program, building)
             self._await_build(building, parent, proposal, program)
         return False
 
@@ -375,10 +375,6 @@ class Search:
             building.set_result(self.evaluator.build(program, by_rules=by_rules))
         except BaseException as error:
             building.set_exception(error)
-
-    def _read(self, program: Program, building: Future[Built]) -> None:
-        if not building.cancelled():
-            self._builds.prefetch(program)
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
@@ -476,7 +472,7 @@ class Search:
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
         against: float | None,
     ) -> None:  # fmt: skip
-        self._books.enter(parent, proposal, program, evaluation, built, against)
+        self._ahead.booked(self._books.enter(parent, proposal, program, evaluation, built, against))
         self._selected = None
 
     def _complete_all(self) -> None:

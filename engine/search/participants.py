@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Builds:
     """Where candidates are read, built and evaluated, so many at once.
 
-    `prefetch` reads a program on `readers` (None: on `executor`) before its proposals are asked for. `begun` gives the build of a
+    `prefetch` reads a promising program on `readers` (None: on `executor`) before its proposals are asked for. `begun` gives the build of a
     program that was begun before the search. Without `devices` the search's evaluator is the only one.
     """
 

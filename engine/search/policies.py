@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # The programs that a beam goes on from at each number of edits, and the actions of each before the beam moves on. Ours.
 BEAM_WIDTH, BEAM_TRIES = 4, 8
+# Of the programs whose proposals nobody asked for yet, so many of the best are read before that. Reading one takes as long as building
+# several, and a search asks for one in ten. Ours.
+READ_AHEAD = 2
 # The share of choices that are made by chance where all others are greedy. Ours.
 EPSILON = 0.1
 
@@ -95,7 +98,13 @@ class _First:
                 if first is None and not passed:
                     return None
                 node = self._tree.nodes[first[1]] if first is not None else passed[0]
-                if first is not None and self._tree.eager and self._tree.awaits(node):
+                few = len(passed) < READ_AHEAD  # else the rest of the tree would be read, each for a moment
+                if (
+                    first is not None
+                    and self._tree.eager
+                    and node.untried is None
+                    and not (few and not self._tree.awaits(node))
+                ):
                     passed.append(node)
                     for heap in heaps:
                         heap.leave(node)

@@ -60,7 +60,7 @@ class Script:
 
         monkeypatch.setattr(cluster_reviewer, "connect", lambda request: Connected())
 
-    def _submit(self, function: Any, frame: bytes, workers: list[str], **more: Any) -> Any:
+    def _submit(self, alone: Any, function: Any, frame: bytes, workers: list[str], **more: Any) -> Any:
         assert function is kernel_review.run_review
         assert more["resources"] == {"CPU_SLOT": 1}
         header, blobs = unpack(frame)

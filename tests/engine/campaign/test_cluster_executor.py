@@ -67,7 +67,7 @@ class Client(workers.Client):
     answer: Answer
     resource: ClassVar[dict[str, int]] = {"CPU_SLOT": 1}
 
-    def submit(self, function: object, frame: bytes, workers: list[str], **more: Any) -> Future:
+    def submit(self, alone: object, function: object, frame: bytes, workers: list[str], **more: Any) -> Future:
         assert (more["resources"], more["allow_other_workers"], more["retries"]) == (self.resource, False, 0)
         order = decode(Order, unpack(frame)[0])
         assert set(order.cores) <= set(self.workers[0].identity.cores)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine.cluster import links as links_module
+from engine.cluster import worker_call
 from engine.cluster.links import WorkerLink, links
 from engine.evaluate.remote import DeviceLost
 from tests.engine.cluster import workers
@@ -33,14 +34,21 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Any:
     connected.examine()
     tasks: list[Task] = []
 
-    def submit(function: Any, frame: bytes, to: Any) -> Task:
-        tasks.append(Task())
-        return tasks[-1]
+    forgotten: list[Any] = []
+    real = connected.question
 
-    monkeypatch.setattr(connected, "submit", submit)
-    monkeypatch.setattr(connected, "fetch", lambda task: task)
+    def question(function: Any, *data: Any, worker: str) -> Future[Any]:
+        if function is worker_call.forget:
+            forgotten.append((*data, worker))
+        elif function is worker_call.call:
+            assert data[0] is bytes.upper
+            tasks.append(Task())
+            return tasks[-1]
+        return real(function, *data, worker=worker)
+
+    monkeypatch.setattr(connected, "question", question)
     found = WorkerLink(connected, connected.workers[0], bytes.upper, DeviceLost)
-    found.tasks, found.connected = tasks, connected  # type: ignore[attr-defined]
+    found.tasks, found.connected, found.forgotten = tasks, connected, forgotten  # type: ignore[attr-defined]
     return found
 
 
@@ -88,13 +96,11 @@ def test_a_worker_that_is_gone_is_noticed_while_an_answer_is_awaited(
             there.result(20)
 
 
-def test_what_is_dropped_is_cancelled(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
-    cancelled: list[Any] = []
-    link.connected.client.cancel = cancelled.extend
+def test_what_is_dropped_is_cancelled(link: Any) -> None:
     answer = link.call(b"a")
     link.drop()
     assert answer.cancelled()
-    assert cancelled == link.tasks
+    assert link.forgotten == [(link._caller, "tcp://0")]
     link.tasks[0].end(b"late")  # to nobody
 
 

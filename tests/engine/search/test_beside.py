@@ -8,10 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from engine.evaluate.evaluator import Signals
+from engine.model import PASSED
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds
 from engine.search.progress import ON_DEVICE, Budget
+from engine.search.read_ahead import ReadAhead
 from engine.search.tree import Tree
 
 from .fakes import Factors, FakeEvaluator, edit, program
@@ -42,24 +44,22 @@ def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_p
         known.set()
 
 
-def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
-    """It was read after that, and where the candidate was the best so far the search waited for it with the device idle."""
-    original, read, met = program(), threading.Event(), []
-
-    class Waiting(FakeEvaluator):
-        def build(self, program, *, by_rules=False):
-            if program.digest != original.digest:
-                met.append(read.wait(10))
-            return super().build(program, by_rules=by_rules)
-
-    evaluator = Waiting()
-    tree = Tree(original, Factors(("1.5",)), 0)
-    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
-    with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, Builds(executor, in_flight=1, prefetch=lambda of: read.set()))
-        search.start(*evaluator.open(original))
-        search.run(Budget(candidates=1))
-    assert met == [True]
+def test_the_best_programs_are_read_before_they_are_asked_for_and_no_others(tmp_path):
+    """Every candidate was read while it was built: ten times what a search asks for, most of it twins and failures."""
+    read: list[str] = []
+    search = start(
+        tmp_path, Factors(("0.5", "0.6", "wrong", "broken", "0.7", "0.6", "1.5")), in_flight=1, strategy="best-of"
+    )
+    search._ahead = ReadAhead(lambda of: read.append(of.data.decode()), search._executor)
+    search.run(Budget(candidates=7))
+    search._executor.shutdown()
+    best, allowed = [], set()  # what is among the two best at its time
+    for node in list(search.tree.walk())[1:]:
+        if node.evaluation.outcome in PASSED:
+            best = sorted([*best, node], key=lambda node: -node.gained)[:2]
+            allowed |= {node.program.data.decode() for node in best}
+    assert sorted(read) == sorted(allowed)
+    assert any("1.5" in text for text in read)
 
 
 def test_a_candidate_is_written_up_while_the_next_one_is_evaluated(tmp_path):

@@ -59,6 +59,23 @@ def test_an_eager_greedy_search_goes_on_elsewhere_while_the_best_is_looked_at():
     assert tree.select(eager=True)[0] is child
 
 
+def test_an_eager_greedy_search_has_only_the_best_read_that_it_passes():
+    """It asked for the proposals of every program on the way to one whose proposals were there."""
+    asked = []
+
+    def coming(of):
+        asked.append(of.data)
+        return Future()
+
+    tree = Tree(program(), Factors(("0.9",) * 6), 0, "greedy", coming=lambda of: None)
+    edits = tree.proposals(tree.root)
+    for number in range(1, 6):
+        tree.add(number, tree.root, edits.pop(), program(f"// new {number}\n"), speeds(f"// speed 1.{number}"))
+    tree._coming = coming
+    assert tree.select(eager=True)[0] is tree.root
+    assert set(asked) == {b"// new 5\n", b"// new 4\n"}
+
+
 def test_an_eager_greedy_search_waits_where_nothing_else_is_left():
     waits = Future()
     tree = Tree(program(), Factors(("1.5",)), 0, "greedy", coming=lambda of: waits)
