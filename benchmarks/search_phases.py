@@ -2,7 +2,8 @@
 
     python benchmarks/search_phases.py [--candidates 12] [--repeats 1] [--record FILE] [FILE ...]
 
-Each FILE (default: softmax and gelu_bias of the examples) is searched with `--device cpu`, once to fill the caches and then so many times.
+Each FILE (default: softmax and gelu_bias of the examples) is searched as by `--device cpu`, once to fill the caches on disk and then so
+many times, each in a process of its own.
 Seconds of a core, of this process and all that it starts: `open` builds and validates the original, `search` takes the candidates,
 `confirm` the suggestion, `whole files` builds these, `rest` sets up and writes. Medians over the repeats. Nothing is measured on a GPU.
 """
@@ -15,6 +16,7 @@ import functools
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -80,7 +82,6 @@ class Phases:
 
 def search(phases: Phases, file: str, candidates: int) -> dict[str, float]:
     """Seconds by phase of one search."""
-    phases.spent.clear()
     begin = spent_s()
     with (
         tempfile.TemporaryDirectory() as out,
@@ -112,13 +113,20 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", default=FILES)
     parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--once", action="store_true", help="one search in this process, as JSON")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
-    phases, rows = Phases(), {}
-    for each in _PHASES:
-        phases.watch(*each)
+    if options.once:
+        phases = Phases()
+        for each in _PHASES:
+            phases.watch(*each)
+        print(json.dumps(search(phases, options.files[0], options.candidates)))
+        return 0
+    rows = {}
     for file in options.files:
-        runs = [search(phases, file, options.candidates) for _ in range(1 + options.repeats)][1:]
+        command = [sys.executable, __file__, file, "--candidates", str(options.candidates), "--once"]
+        said = [subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout for _ in range(1 + options.repeats)]
+        runs = [json.loads(each) for each in said[1:]]
         rows[file] = {name: statistics.median(run.get(name, 0.0) for run in runs) for name in runs[0]}
     print(render(rows))
     if options.record:

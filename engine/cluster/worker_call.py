@@ -1,7 +1,7 @@
 """What a worker does with what comes to it: one thing at a time, whichever way it came.
 
-A search on several devices sends hundreds of candidates a second. As a task of Dask's scheduler each took the search's process 4 ms; a call
-through the scheduler takes 1.4 (`python benchmarks/link_rate.py`). It waits on the worker's thread behind its tasks.
+A search on several devices sends hundreds of candidates a second. As a task of Dask's scheduler each took the search's process twice the
+time of a call through the scheduler (docs/scale.md). A call waits on the worker's thread behind its tasks.
 """
 
 from __future__ import annotations
