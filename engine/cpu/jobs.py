@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FindingKind = Literal[
     "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "stale_read", "race",
-    "barrier_divergence", "deadlock", "timeout", "crash", "misaligned", "assert", "undefined",
+    "barrier_divergence", "deadlock", "timeout", "sample_full", "crash", "misaligned", "assert", "undefined",
 ]  # fmt: skip
 
 
