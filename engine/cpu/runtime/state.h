@@ -58,6 +58,7 @@ struct Launch {
     unsigned shared = 0;
     std::vector<LaunchArgument> arguments;
     std::vector<long long> sample;  // the blocks that run; empty: all
+    bool again = false;             // behind it the buffers have their first contents once more
 };
 
 struct Job {
