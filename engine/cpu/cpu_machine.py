@@ -377,14 +377,19 @@ class CpuMachine:
 
 
 def _watched(jobs: Sequence[CpuJob], cores: int) -> list[CpuJob]:
-    """The jobs that race detection has time for: the two with the most blocks, and others while the threads are few enough."""
+    """The jobs that race detection has time for: launches of several blocks that it sees whole, then the ones with the most blocks. Two at
+    least, and others while the threads are few enough."""
+
+    def whole(job: CpuJob) -> bool:
+        seen = all(x.blocks <= max(2, _RACE_FIBERS // x.threads) for x in job.launches)
+        return seen and any(x.blocks > 1 for x in job.launches)
 
     def threads(job: CpuJob) -> int:
         return sum(min(x.blocks, max(2, _RACE_FIBERS // x.threads)) * x.threads for x in job.launches)
 
     chosen: list[CpuJob] = []
     left = _RACE_FIBERS_PER_CORE * cores
-    for job in sorted(jobs, key=lambda job: -max((x.blocks for x in job.launches), default=0)):
+    for job in sorted(jobs, key=lambda job: (not whole(job), -max((x.blocks for x in job.launches), default=0))):
         if len(chosen) < 2 or threads(job) <= left:
             chosen.append(job)
         left -= threads(job)

@@ -48,6 +48,7 @@ _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are a
 _MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _WHOLE = 1 << 28  # bytes of a timing case's inputs that are no independent numbers: drawn in a second or two. Ours
+_RELATED = 1 << 22  # likewise of a size that no case has: a few milliseconds. Ours
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
 _PLAIN_NOISE = (
@@ -393,7 +394,8 @@ class SampledSizes:
         sizes = [(each, False, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
         sizes += [(each, True, False) for each in large_sizes(self.spec, self.rng, MOST_BYTES)] + beyond
         wanted: list[_Wanted] = []
-        self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
+        seeds = [self.rng.getrandbits(40) for _ in range(_CONTENTS)]
+        self._contents = [Tiles(self.spec, seed, _TILE, whole=_RELATED) for seed in seeds]
         for turn, (each, large, long) in enumerate(sizes):
             loose = not large and turn % _LOOSE == _LOOSE - 1
             for sizes in (each, *(shrinking(each) if long else ())):
@@ -404,7 +406,7 @@ class SampledSizes:
                     continue
                 if job is None:
                     self._why = "dependent inputs are not generated for large sizes"
-                    return
+                    break
                 wanted.append(_Wanted(case, large, launch, job, loose, long))
                 break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))

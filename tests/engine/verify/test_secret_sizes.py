@@ -66,7 +66,18 @@ def test_with_room_sizes_between_the_checked_and_the_timed_ones_are_drawn(tmp_pa
 
 def test_wide_sizes_have_more_rows_than_a_grid_has_blocks_in_y(tmp_path: Path) -> None:
     wide = wide_sizes(_spec(tmp_path, "rowsum"), random.Random(1))
-    assert [next(n for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide] == ["cols", "rows"]
+    extents = [next((n, int(v)) for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide]
+    assert [name for name, _ in extents] == ["cols", "rows", "cols", "rows"]
+    for _, value in extents[2:]:  # tiles of 8 rows are too many, tiles of 16 are not
+        assert -(-value // 16) <= MOST_BLOCKS_Y < value // 8
+
+
+def test_no_size_is_so_wide_that_its_buffers_cannot_be_had(tmp_path: Path) -> None:
+    text = original_text("scale").replace(b'size = "n"', b'size = "n*n"').replace(b"33554432", b"4096")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_bytes(text)
+    spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
+    assert [sizes["n"] < 1 << 17 for sizes in wide_sizes(spec, random.Random(1))] == [True]
 
 
 def test_without_a_size_in_any_buffer_there_are_none(tmp_path: Path) -> None:
