@@ -67,7 +67,6 @@ CPU = (
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
     Row("secret_sizes", "few-rows-a-block"),
-    Row("secret_sizes", "bound-of-the-spec-s-block"),
     Row("other_scalars", "the-spec-s-factor"),
     Row("other_callers", "the-spec-s-flag"),
     Row("other_callers", "block-of-the-spec"),
@@ -77,6 +76,7 @@ CPU = (
     Row("other_callers", "row-in-a-local-array"),
     Row("other_callers", "two-warps-at-least"),
     Row("other_callers", "length-in-16-bits"),
+    Row("other_callers", "bound-of-the-spec-s-block"),
     # A launch of two blocks may be drawn.
     Row("other_callers", "fence-of-one-lane", ("secret_sizes",)),
     Row("earlier_launch", "tickets-modulo"),

@@ -389,7 +389,12 @@ def _watched(jobs: Sequence[CpuJob], cores: int) -> list[CpuJob]:
 
     chosen: list[CpuJob] = []
     left = _RACE_FIBERS_PER_CORE * cores
-    for job in sorted(jobs, key=lambda job: (not whole(job), -max((x.blocks for x in job.launches), default=0))):
+
+    def turn(job: CpuJob) -> tuple[bool, int]:
+        seen, blocks = whole(job), max((x.blocks for x in job.launches), default=0)
+        return not seen, sum(x.threads for x in job.launches) if seen else -blocks
+
+    for job in sorted(jobs, key=turn):
         if len(chosen) < 2 or threads(job) <= left:
             chosen.append(job)
         left -= threads(job)

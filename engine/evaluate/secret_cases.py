@@ -20,7 +20,6 @@ from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
 from engine.verify.other_callers import (
     CallerCase,
     caller_cases,
-    largest_blocks,
     null_cases,
     other_scalars,
     whole_numbers,
@@ -66,8 +65,7 @@ class SecretCases:
         if self._on:
             drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
             cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
-            wide = (*wide_sizes(self._spec, self._rng), *largest_blocks(self._spec))
-            self._wide = tuple(sizes for sizes in wide if self._fits(original, sizes))
+            self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
         self.cases = cases
 
     def callers(self, original: Program) -> tuple[CallerCase, ...]:

@@ -166,16 +166,8 @@ def _exchanged(spec: KernelSpec, rng: random.Random) -> Iterator[CallerCase]:
     yield from (CallerCase(case) for case in rng.sample(found, min(len(found), _MOST_EXCHANGED)))
 
 
-def largest_blocks(spec: KernelSpec) -> Iterator[Mapping[str, int | float]]:
-    """The sizes of a check case with as many threads of a block as there can be, where the launch alone has them."""
-    for base in spec.check[:1]:
-        for name, value in _free_sizes(spec, base, launched=True).items():
-            if value % _WARP == 0 and value < _MOST_THREADS:
-                yield {**base.sizes, name: _MOST_THREADS}
-
-
 def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, and one."""
+    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, one, and the most."""
     for name, value in _free_sizes(spec, base, launched=True).items():
         if value % _WARP == 0 and value <= _MOST_THREADS:
             least = {_WARP // 2, _WARP}
@@ -184,7 +176,7 @@ def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterato
             least = set[int]()
             others = [other for other in (1, value // 2, value + 1, 2 * value) if other not in (0, value)]
         larger = [other for other in others if other > value]
-        some = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
+        some = {*larger[-2:], *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
         yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted((least | some) - {value}))
 
 

@@ -31,6 +31,7 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     fences = {
         "one-lane": f"{lanes}    }}\n    if (threadIdx.x == 0) {{\n        __threadfence();\n",
         "none": without,
+        "of-a-block": _STORE.replace("__threadfence()", "__threadfence_block()"),
         "of-others": f"    if (threadIdx.x >= {rng.choice((1, 32))}) __threadfence();\n{without}",
     }
     for form, store in fences.items():
