@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -24,7 +25,15 @@ from engine.verify.other_callers import (
     other_scalars,
     whole_numbers,
 )
-from engine.verify.secret_sizes import Sizes, secret_cases, shape_names, wide_sizes
+from engine.verify.secret_sizes import (
+    Sizes,
+    million_sizes,
+    secret_cases,
+    shape_names,
+    sides_grow,
+    smallest,
+    wide_sizes,
+)
 
 _MOST_TWO = 1 << 20  # of a size that makes two blocks. Ours
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
@@ -65,7 +74,8 @@ class SecretCases:
         if self._on:
             drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
             cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
-            self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+            wide = (*wide_sizes(self._spec, self._rng), *self._million(original))
+            self._wide = tuple(sizes for sizes in wide if self._fits(original, sizes))
         self.cases = cases
 
     def callers(self, original: Program) -> tuple[CallerCase, ...]:
@@ -79,6 +89,15 @@ class SecretCases:
             *(CallerCase(case) for case in self._of_two_blocks(original)),
         )
         return tuple(each for each in drawn if self._fits(original, each.case.sizes))
+
+    def _million(self, original: Program) -> Iterator[Sizes]:
+        """Sizes of nearly a million in one extent that the original's grid has not in y or z."""
+        base = smallest(self._spec)
+        for sizes in million_sizes(self._spec):
+            with suppress(OptimlError):
+                few, many = (self.launch(original, each) for each in (base or sizes, sizes))
+                if not any(sides_grow(*pair) for pair in zip(few, many, strict=True)):
+                    yield sizes
 
     def _of_two_blocks(self, original: Program) -> Iterator[Case]:
         """A case whose launch has two blocks, where none of the spec has: race detection sees such a launch whole, and so what the last

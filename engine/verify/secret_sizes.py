@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.errors import SpecError
+from engine.model import LaunchConfig
 from engine.spec.data import buffer_elements, bytes_needed, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 
 MOST_BLOCKS_Y = 65_535  # of a grid in y and z (CUDA programming guide, table of compute capabilities)
 _WIDEST = MOST_BLOCKS_Y + 5000
-# Of a side that an edit may put into the grid's y: tiles of 16 rows reach it, and a million rows are no rare size. Ours
+# Of an extent that an edit may put into the grid's y: tiles of 16 rows reach it, and a million rows are no rare size. Ours
 _MILLION = 16 * MOST_BLOCKS_Y
 _MULTIPLES = (32, 64, 128, 256)  # what blocks and tiles are multiples of
 _TRIES = 60
@@ -67,25 +68,36 @@ def secret_cases(
 
 
 def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:
-    """Sizes with more than 65,535 of one extent, and near a million: a launch with a block in y for each, or for each few of them, cannot
-    be made. Nothing is run on them."""
-    several = {name: rng.randrange(MOST_BLOCKS_Y + 1, _WIDEST) for name in shape_names(spec)}
-    return (*_wide(spec, several), *_wide(spec, {name: _MILLION - rng.randrange(5000) for name in several}))
+    """Sizes with more than 65,535 of one extent: a launch with one block in y for each cannot be made. Nothing is run on them."""
+    return tuple(_wide(spec, {name: rng.randrange(MOST_BLOCKS_Y + 1, _WIDEST) for name in shape_names(spec)}))
 
 
 def widest_sizes(spec: KernelSpec) -> tuple[Sizes, ...]:
-    """For each extent sizes that are as wide as any that `wide_sizes` draws."""
-    names = shape_names(spec)
-    return (*_wide(spec, dict.fromkeys(names, _WIDEST)), *_wide(spec, dict.fromkeys(names, _MILLION)))
+    """For each extent a size that is as wide as any that `wide_sizes` draws."""
+    return tuple(_wide(spec, dict.fromkeys(shape_names(spec), _WIDEST)))
+
+
+def million_sizes(spec: KernelSpec) -> tuple[Sizes, ...]:
+    """Sizes with nearly a million of one extent, for originals whose grid does not grow in y or z with it: see `sides_grow`."""
+    return tuple(_wide(spec, dict.fromkeys(shape_names(spec), _MILLION)))
+
+
+def sides_grow(few: LaunchConfig, many: LaunchConfig) -> bool:
+    """Whether the grid of the second launch is larger in y or z. A kernel that is launched so has its limit there already, and an edit's
+    may be some times lower; one that is not may be launched with any number of rows."""
+    return any(after > before for before, after in zip(few.grid[1:], many.grid[1:], strict=True))
+
+
+def smallest(spec: KernelSpec) -> Sizes | None:
+    """The sizes of the smallest check case, which wide sizes are made of."""
+    return min(spec.check, key=lambda case: bytes_needed(spec, case)).sizes if spec.check else None
 
 
 def _wide(spec: KernelSpec, values: Mapping[str, int]) -> Iterator[Sizes]:
     """The smallest check case with one extent so wide, as far as buffers of it can be had."""
-    smallest = min(spec.check, key=lambda case: bytes_needed(spec, case), default=None)
-    if smallest is None:
-        return
-    for name, value in values.items():
-        sizes = {**smallest.sizes, name: value}
+    base = smallest(spec)
+    for name, value in values.items() if base is not None else ():
+        sizes = {**(base or {}), name: value}
         if _largest(spec, sizes, _MOST_BYTES) < math.inf:
             yield sizes
 

@@ -94,6 +94,35 @@ def test_a_block_that_the_host_chooses_can_be_launched_as_large_as_the_original_
             assert secret.launches(built)
 
 
+SIDES = """// optiml: args.x = { role = "inout", size = "rows*cols" }
+// optiml: check = [{ rows = 3, cols = 5 }, { rows = 40, cols = 70 }]
+// optiml: time = [{ rows = 4096, cols = 4096 }]
+__global__ void twice(float* x, int rows, int cols) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+    if (r < rows && c < cols) x[(size_t)r * cols + c] *= 2.0f;
+}
+void run(float* x, int rows, int cols) {
+    twice<<<GRID, dim3(16, 16)>>>(x, rows, cols);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("grid", "grows"), [("dim3((cols + 15) / 16, (rows + 15) / 16)", True), ("rows * cols", False)]
+)
+def test_a_million_rows_are_asked_of_an_edit_where_the_original_has_them_in_x(
+    tmp_path: Path, grid: str, grows: bool
+) -> None:
+    """Blocks of 8 rows in y instead of 16 are no fault: such a grid had its end before."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text(SIDES.replace("GRID", grid))
+    spec, spec_path = find_spec(tmp_path, tmp_path / "k.cu")
+    program = load_program(tmp_path / "k.cu", spec_file=spec_path)
+    secret = SecretCases(spec, Builder(spec, tmp_path, None, Target()), random.Random(1))  # type: ignore[arg-type]
+    secret.draw(program)
+    assert any(sizes["rows"] > 1_000_000 for sizes in secret.sizes) is not grows
+
+
 def test_launches_that_were_made_with_a_candidate_are_not_read_of_its_text_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

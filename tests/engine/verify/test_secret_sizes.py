@@ -11,7 +11,15 @@ from engine.selftest.cases import original_text
 from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.secret_sizes import MOST_BLOCKS_Y, large_sizes, long_sizes, sampled_sizes, secret_cases, wide_sizes
+from engine.verify.secret_sizes import (
+    MOST_BLOCKS_Y,
+    large_sizes,
+    long_sizes,
+    million_sizes,
+    sampled_sizes,
+    secret_cases,
+    wide_sizes,
+)
 
 
 def _spec(folder: Path, name: str) -> KernelSpec:
@@ -66,9 +74,13 @@ def test_with_room_sizes_between_the_checked_and_the_timed_ones_are_drawn(tmp_pa
 
 def test_wide_sizes_have_more_rows_than_a_grid_has_blocks_in_y(tmp_path: Path) -> None:
     wide = wide_sizes(_spec(tmp_path, "rowsum"), random.Random(1))
-    extents = [next((n, int(v)) for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide]
-    assert [name for name, _ in extents] == ["cols", "rows", "cols", "rows"]
-    for _, value in extents[2:]:  # tiles of 8 rows are too many, tiles of 16 are not
+    assert [next(n for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide] == ["cols", "rows"]
+
+
+def test_tiles_of_16_rows_reach_a_million_in_a_grids_y_and_tiles_of_8_do_not(tmp_path: Path) -> None:
+    many = [max(int(v) for v in sizes.values()) for sizes in million_sizes(_spec(tmp_path, "rowsum"))]
+    assert len(many) == 2
+    for value in many:
         assert -(-value // 16) <= MOST_BLOCKS_Y < value // 8
 
 
