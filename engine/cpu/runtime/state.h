@@ -103,7 +103,7 @@ struct Fiber {
     int leave_from = 0, leave_first = 0;
     const char *leave_file = "";
     unsigned atomics = 0;
-    bool fenced = false;
+    bool fenced = false, fenced_block = false;
     uint32_t factors[2][6] = {};  // of products of the warp, in turn: one barrier keeps a lane from the next ones until all have these
     int turn = 0;
 };
