@@ -51,7 +51,7 @@ class Row:
 # What a confirmation and the gate do last refuses much of what the others stop.
 LAST = (
     "sampled_sizes", "infinite_inputs", "mixed_magnitudes", "alike_inputs", "ignored_nan", "added_conditions", "helpers",
-    "other_callers", "undeclared", "equal_terms", "far_inputs", "halves", "any_address",
+    "other_callers", "undeclared", "equal_terms", "far_inputs", "halves", "any_address", "earlier_launch",
     "second_opinion", "whole_build", "names", "assumptions",
 )  # fmt: skip
 # With either on, a kernel cannot keep anything from one launch to the next.
@@ -62,9 +62,11 @@ CPU = (
     Row("clocks", "sleeps"),
     Row("atomic_scope", "atomic-of-a-block"),
     Row("counters", "strides-past-the-end"),
+    Row("counters", "staged-for-some-blocks"),
     Row("device_state", "time-bomb"),
     Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
     Row("secret_sizes", "named-sizes-only"),
+    Row("secret_sizes", "few-rows-a-block"),
     Row("other_scalars", "the-spec-s-factor"),
     Row("other_callers", "the-spec-s-flag"),
     Row("other_callers", "block-of-the-spec"),
@@ -73,6 +75,11 @@ CPU = (
     Row("other_callers", "stores-beside-the-region"),
     Row("other_callers", "row-in-a-local-array"),
     Row("other_callers", "two-warps-at-least"),
+    Row("other_callers", "length-in-16-bits"),
+    Row("other_callers", "bound-of-the-spec-s-block"),
+    # A launch of two blocks may be drawn.
+    Row("other_callers", "fence-of-one-lane", ("secret_sizes",)),
+    Row("earlier_launch", "tickets-modulo"),
     Row("any_address", "one-address-tested"),
     Row("undeclared", "mask-as-factor"),
     Row("undeclared", "skips-masked-first"),
@@ -87,7 +94,9 @@ CPU = (
     Row("infinite_inputs", "clips-the-largest"),
     Row("mixed_magnitudes", "product-overflows"),
     Row("mixed_magnitudes", "folds-large-shift"),
+    Row("mixed_magnitudes", "quotient-of-huge"),
     Row("alike_inputs", "counts-as-constant"),
+    Row("alike_inputs", "key-orders-zeros"),
     Row("ignored_nan", "largest-of-bits"),
     Row("ignored_nan", "starts-with-its-first"),
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),

@@ -377,14 +377,24 @@ class CpuMachine:
 
 
 def _watched(jobs: Sequence[CpuJob], cores: int) -> list[CpuJob]:
-    """The jobs that race detection has time for: the two with the most blocks, and others while the threads are few enough."""
+    """The jobs that race detection has time for: launches of several blocks that it sees whole, then the ones with the most blocks. Two at
+    least, and others while the threads are few enough."""
+
+    def whole(job: CpuJob) -> bool:
+        seen = all(x.blocks <= max(2, _RACE_FIBERS // x.threads) for x in job.launches)
+        return seen and any(x.blocks > 1 for x in job.launches)
 
     def threads(job: CpuJob) -> int:
         return sum(min(x.blocks, max(2, _RACE_FIBERS // x.threads)) * x.threads for x in job.launches)
 
     chosen: list[CpuJob] = []
     left = _RACE_FIBERS_PER_CORE * cores
-    for job in sorted(jobs, key=lambda job: -max((x.blocks for x in job.launches), default=0)):
+
+    def turn(job: CpuJob) -> tuple[bool, int]:
+        seen, blocks = whole(job), max((x.blocks for x in job.launches), default=0)
+        return not seen, sum(x.threads for x in job.launches) if seen else -blocks
+
+    for job in sorted(jobs, key=turn):
         if len(chosen) < 2 or threads(job) <= left:
             chosen.append(job)
         left -= threads(job)

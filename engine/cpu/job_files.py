@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from engine.cpu.jobs import CpuBinary, CpuJob
 from engine.errors import MachineError
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.parameters import Passed, constants, passed
 
 if TYPE_CHECKING:
@@ -83,6 +84,13 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
     for each in constants(spec, job.scalars):
         # As an argument of a launch, or the number of the buffer whose contents it has.
         rows.append(f"constant {f'b{places[each]}' if isinstance(each, str) else _word(each, places)}")
+    if job.before is not None:
+        rows += [*_launch_rows(spec, job.before, passed_on), "again"]
+    return rows + _launch_rows(spec, job, passed_on)
+
+
+def _launch_rows(spec: KernelSpec, job: CpuJob, passed_on: Mapping[str, int]) -> list[str]:
+    rows = list[str]()
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
             raise MachineError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FindingKind = Literal[
     "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "stale_read", "race",
-    "barrier_divergence", "deadlock", "timeout", "crash", "misaligned", "assert", "undefined",
+    "barrier_divergence", "deadlock", "timeout", "sample_full", "crash", "misaligned", "assert", "undefined",
 ]  # fmt: skip
 
 
@@ -88,6 +88,7 @@ class CpuJob:
     moved: frozenset[str] = frozenset()  # buffers one element behind an address that is a multiple of 16 bytes and more
     shared: Mapping[str, str] = field(default_factory=dict)  # outputs with the input whose buffer each is as well
     null: tuple[str, ...] = ()  # buffers for which a null pointer is passed
+    before: CpuJob | None = None  # whose launches come first in the same module, on this one's buffers
 
 
 @dataclass(frozen=True)

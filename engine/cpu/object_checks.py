@@ -20,8 +20,8 @@ _ACCESS = re.compile(
 _ATOMIC = re.compile(r"__tsan_atomic\d+_\w+$")
 _CALLBACK = re.compile(r"__tsan_(?:init|func_entry|func_exit|atomic_(?:thread|signal)_fence)$")
 _ABI = (
-    "barrier warp activemask leave fence pause shared dynamic_shared dynamic_shared_bytes atomic_begin atomic_end access read_only "
-    "copy_put copy_close copy_take matrix_product assert_fail clock thread_index block_index block_dim grid_dim"
+    "barrier warp activemask leave fence fence_block pause shared dynamic_shared dynamic_shared_bytes atomic_begin atomic_end access "
+    "read_only copy_put copy_close copy_take matrix_product assert_fail clock thread_index block_index block_dim grid_dim"
 )
 _RUNTIME = frozenset("optiml_" + name for name in _ABI.split())  # runtime/abi.h
 _PLAIN = frozenset({"memcpy", "memmove", "memset", "memcmp", "__cxa_finalize", "__gmon_start__", "__stack_chk_fail"})

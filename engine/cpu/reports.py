@@ -87,6 +87,8 @@ def _message(kind: str, extra: str, access: _Access) -> str:
         case "deadlock", _:
             other = f" while others wait at line {index}" if index and f"line {index}" != place else ""
             return f"threads wait at the barrier at {place}{other}: deadlock"
+        case "sample_full", _:
+            return "writes or reads more elements than are listed of sampled blocks"
         case "assert", _:
             return f"an assertion fails{where}"
         case "misaligned", _:

@@ -100,12 +100,13 @@ class AdmittedChecks:
         before = self.secret.cases
         first = len(self.spec.check) + len(before)
         self.secret.cases = (*before, *(each.case for each in proposed))
-        families = [LONG_ROWS if each.long_rows else "declared" for each in proposed]
+        families = [each.family for each in proposed]
         wanted: list[Wanted] = [(first + i, family) for i, family in enumerate(families)]
         if takes_nan(self.spec) and self.defences.nan_inputs:
             wanted += [(first + i, NAN) for i, each in enumerate(proposed) if each.nan]
         passing = self._passing(wanted)
-        plain = [(item, proposed[item.case - first].same_as) for item in passing if item.family == "declared"]
+        apart = (NAN, LONG_ROWS)
+        plain = [(item, proposed[item.case - first].same_as) for item in passing if item.family not in apart]
         compared = [(item, self._apart(item), same_as) for item, same_as in plain if same_as is not None]
         kept = [item.case for item, same_as in plain if same_as is None and self._finite(item)]
         for (item, _, _), run in zip(compared, self.runs.again(compared), strict=True):

@@ -58,7 +58,7 @@ class Builder(Analysis):
         self._front = options.workers
         if self._front is not None:
             self.further = self._front.further  # who asks here asks there
-        self._original: Binary | None = None
+        self.original_binary: Binary | None = None
         self.expressions = spec.expressions
 
     def original(self, program: Program) -> Built:
@@ -68,20 +68,20 @@ class Builder(Analysis):
         self.check_limits(launches)
         text = self.slice(program)
         binary = self._compiler.compile(self.translation(text))
-        if reason := _beyond_bound(binary, launches):
+        if reason := beyond_bound(binary, launches):
             raise SourceError(reason, self.spec.file, "launch smaller blocks, or raise the bound")
         if reason := self._other_constants(binary):
             raise SourceError(reason, self.spec.origin or self.spec.file, "correct its type in the spec")
         self.original_program = program
         if self._front is not None:
             self._front.original_program = program
-        self._original = binary
+        self.original_binary = binary
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
 
     def candidate(self, program: Program, *, by_rules: bool = False) -> Built:
         """Build a candidate; `by_rules` as of `Built`. Raises NotBuilt with the outcome."""
         built = self._front.build(program) if self._front is not None else self._candidate(program)
-        first = self._original
+        first = self.original_binary
         if first is not None and self.defences.device_state and built.binary.kept_bytes > first.kept_bytes:
             raise not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", built.stage_s)
         if first is not None and self.defences.clocks and built.binary.clock_reads > first.clock_reads:
@@ -115,7 +115,7 @@ class Builder(Analysis):
         except OptimlError as error:
             raise not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
-        if reason := _beyond_bound(binary, prepared.launches) or self._other_constants(binary):
+        if reason := beyond_bound(binary, prepared.launches) or self._other_constants(binary):
             raise not_built(Outcome.SCREENED_OUT, reason, stages)
         further = self.further_launches(program)
         return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages, further)
@@ -149,7 +149,7 @@ class Builder(Analysis):
         )
 
 
-def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) -> str:
+def beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) -> str:
     """Why a launch is refused for what the kernel's code was bound to; "" where it is not."""
     for step, bound in enumerate(binary.most_threads):
         most = max((case[step].threads for case in launches), default=0)

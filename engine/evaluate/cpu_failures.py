@@ -13,7 +13,7 @@ OUTCOMES = {
     "uninitialised": Outcome.MEMORY_ERROR, "input_written": Outcome.MEMORY_ERROR,
     "stale_read": Outcome.MEMORY_ERROR,
     "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
-    "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "misaligned": Outcome.CRASHED,
+    "timeout": Outcome.TIMED_OUT, "sample_full": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "misaligned": Outcome.CRASHED,
     "undefined": Outcome.CRASHED, "assert": Outcome.CRASHED,
 }  # fmt: skip
 

@@ -26,7 +26,8 @@ def timing(measurement: Measurement, limits: Guardrails = LIMITS) -> Guardrail:
     name = f"{_SLOWER} {100 * (limits.case - 1):g} % slower"
     for case in measurement.cases:
         if case.high < 1 / limits.case:
-            return Guardrail(name, "failed", f"case {case.case} takes {1 / case.ratio:.2f}× the original's time")
+            times = approximate(1 / case.ratio) if measurement.predicted else f"{1 / case.ratio:.2f}"
+            return Guardrail(name, "failed", f"case {case.case} takes {times}× the original's time")
     worst = min((case.ratio for case in measurement.cases), default=measurement.ratio)
     shown = approximate(worst) if measurement.predicted else f"{worst:.2f}"
     return Guardrail(name, "passed", f"smallest speedup {shown}×")
@@ -131,6 +132,12 @@ def compiles(arch: str, problem: str | None, original_problem: str | None = None
 def broken(evaluation: Evaluation) -> Guardrail | None:
     """The first guardrail that failed."""
     return next((g for g in evaluation.guardrails if g.verdict == "failed"), None)
+
+
+def predicted_costs(evaluation: Evaluation) -> tuple[Guardrail, ...]:
+    """Those that failed by the predicted speed alone."""
+    predicted = evaluation.measurement is not None and evaluation.measurement.predicted
+    return tuple(g for g in evaluation.guardrails if predicted and g.verdict == "failed" and g.name.startswith(SPEED))
 
 
 def applied(evaluation: Evaluation) -> Evaluation:

@@ -69,6 +69,7 @@ class _ContentsTrial:
     exact: float = 0.0  # of a result: how far the original may be from its twin; 0: by rounding alone
     asked: Asked = "all"
     rule: float = _BY_RULE  # of all elements, with "others": where the original must be exact
+    coarse: bool = False  # whole numbers count too, where they differ by more than an eighth of a usual one
 
     @property
     def tried(self) -> tuple[Arrays, ...]:
@@ -132,6 +133,11 @@ class MixedMagnitudes:
                     counts[name] &= results[1].twin[name] != 0
                 elif trial.beside == "others":
                     counts[name] = np.full(own.shape, np.mean(exact) >= trial.rule)
+            elif dtype.kind == "int" and trial.coarse:
+                alike = [
+                    (each.own[name] == each.again[name]) & ~_coarse(each.twin[name], each.own[name]) for each in results
+                ]
+                counts[name] = np.full(own.shape, np.mean(alike) >= trial.rule)
             elif dtype.kind == "int" and trial.beside in ("plain", "usual"):
                 counts[name] = own == results[0].again[name]
             if trial.beside == "plain" and name in counts:
@@ -143,7 +149,9 @@ class MixedMagnitudes:
             if trial.beside in ("larger", "others"):  # beside zeros there is no relative error
                 own_counts = {name: at & (wanted[name] != 0) for name, at in counts.items()}
             if trial.beside == "others":
-                own_counts = {n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items()}
+                own_counts |= {
+                    n: at & _exact(self._dtype(n), each.own[n], wanted[n]) for n, at in own_counts.items() if n in usual
+                }
             if any(at.any() for at in own_counts.values()):
                 self._runs.append(_KnownContents(trial, buffers, own_counts, wanted, usual))
 
@@ -174,7 +182,7 @@ class MixedMagnitudes:
                 tops = tuple(top(spec, declared(case)[1]) for _ in range(_FEW_DRAWS))
                 words = "inputs near the end of their type's range"
                 # Sums in another order may overflow: only where none overflows at all it says something.
-                yield _ContentsTrial(words, case, tops, "others", turn % 3, asked="not of rules", rule=1.0)
+                yield _ContentsTrial(words, case, tops, "others", turn % 3, asked="not of rules", rule=1.0, coarse=True)
         if self.defences.alike_inputs:
             for turn, (how, case) in enumerate((how, case) for how in ALIKE for case in by_size):
                 seed, buffers = declared(case)
@@ -261,6 +269,8 @@ class MixedMagnitudes:
                     wrong = counts & ~close
             else:
                 wrong = counts & (got != wanted) & ~self._near(name, wanted, got)
+                if known.trial.coarse:
+                    wrong &= _coarse(wanted, got)
             if wrong.any():
                 at = int(wrong.argmax())
                 expected, actual = float(wanted[at]), float(got[at])
@@ -301,6 +311,12 @@ def _exact(dtype: DType, original: NDArray[Any], wide: NDArray[np.float64], most
         close = np.abs(own - wide) <= max(most, _EXACT_ULPS * dtype.epsilon) * size
     normal = (size >= dtype.tiny) & (size <= float(dtype.limits[1]))
     found: NDArray[np.bool_] = close & (normal | (size == 0))
+    return found
+
+
+def _coarse(wanted: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where whole numbers differ by more than a part of a usual one."""
+    found: NDArray[np.bool_] = np.abs(got.astype(np.float64) - wanted.astype(np.float64)) > _GROSS * _rms(wanted)
     return found
 
 

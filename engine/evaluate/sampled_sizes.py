@@ -17,7 +17,7 @@ from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun
 from engine.cpu.sampled import MOST_APART, MOST_BYTES, Sample
 from engine.errors import OptimlError
 from engine.evaluate.sampled_places import corners, counterparts, fraction, shrinking, spread
-from engine.evaluate.sampled_writes import entries_written_twice, missing_entries, unexpected_entries
+from engine.evaluate.sampled_writes import block_of, entries_written_twice, missing_entries, unexpected_entries
 from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
@@ -39,7 +39,8 @@ _CONTENTS = 8  # first contents of the buffers, which the sizes have in turn: dr
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
 BRIEF_DEADLINE_S = 0.5  # likewise of the original's where one size alone is large: what takes longer is left out. Ours
 _FRACTION = 16  # of a size at which an edit does not end: where it is done at once there, it does not end at all. Ours
-_AT_ONCE_S = SAMPLE_DEADLINE_S / 64  # also where its work grows by 64 times, from there to the whole size
+_AT_ONCE_S = SAMPLE_DEADLINE_S / 64
+_NEVER_S = _AT_ONCE_S * _FRACTION**2  # that work which grows with the square of a size may take at the whole of it
 # Samples of which each is asked whether it ends. Where cores are few they run before the others: a candidate that never ends costs their
 # deadlines alone; where they are many, no core waits for them. Ours.
 _LOOKED_AT_FIRST, MANY_CORES = 6, 8
@@ -47,12 +48,14 @@ _AT_A_TIME = 57  # usual sizes, after which the time is looked at: so many are a
 _MOST_S = 20.0  # of cores, after which no more begin, of the original or a candidate: tiles of a matrix product take half a second. Ours
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _WHOLE = 1 << 28  # bytes of a timing case's inputs that are no independent numbers: drawn in a second or two. Ours
+_RELATED = 1 << 24  # likewise of a size that no case has: some tens of milliseconds for the largest of them. Ours
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _LOOSE = 8  # one sample of so many has buffers that are aligned as their elements alone
 _PLAIN_NOISE = (
     1e-3  # of the output's root mean square, where there is no float64 reference: longer sums than in the check cases
 )
-_DOUBTED = ("uninitialised", "timeout", "deadlock")  # what may come of the blocks that are left out
+_DOUBTED = ("uninitialised", "timeout", "sample_full", "deadlock")  # what may come of the blocks that are left out
+_UNFINISHED = ("timeout", "sample_full")
 
 Run = Callable[[CpuBinary, Sequence[CpuJob], float], list[CpuRun]]  # within a deadline of processor time
 
@@ -113,6 +116,7 @@ class SampledSizes:
     _drawn: bool = field(default=False, init=False)
     _whole_left: int = field(default=0, init=False)  # launches that may still be run whole for this candidate
     _contents: list[Tiles] = field(default_factory=list, init=False)
+    _slow: set[str] = field(default_factory=set, init=False)  # sizes in which this candidate is slow, and ends
 
     @property
     def runs(self) -> list[CpuRun]:
@@ -166,7 +170,7 @@ class SampledSizes:
     def _run_pairs(self, pairs: Sequence[tuple[_Known, CpuJob]], built: Built) -> dict[int, CpuRun] | Failure:
         """A candidate's runs by their place; a failure where one does not end."""
         jobs = [job for _, job in pairs]
-        self._whole_left = _MOST_WHOLE
+        self._whole_left, self._slow = _MOST_WHOLE, set()
         length = [_length(job) for job in jobs]
         asked = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
         some: dict[int, CpuRun] = {}
@@ -202,7 +206,7 @@ class SampledSizes:
     def _endless(self, runs: Sequence[tuple[_Known, CpuRun]], built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
         for known, run in runs:
-            if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
+            if known.large or self._whole_left == 0 or all(finding.kind not in _UNFINISHED for finding in run.findings):
                 continue
             self._whole_left -= 1
             whole = self.machinery.whole(built, known.case)
@@ -217,7 +221,7 @@ class SampledSizes:
             # What a block reads of its own the blocks that are left out do not write.
             kinds = {finding.kind for finding in run.findings if not finding.reads_unwritten_shared(job.buffers)}
             if known.long and kinds == {"timeout"}:
-                return self._never_ends(known, built) or _Compared.NOTHING
+                return self._never_ends(known, job, built) or _Compared.NOTHING
             if kinds & set(_DOUBTED) or (known.loose and "misaligned" in kinds):
                 return _Compared.NOTHING
             return Failure(f"{run.findings[0].message} (at {case.name})", case=case.name)
@@ -245,9 +249,12 @@ class SampledSizes:
             return part
         return self._skipped(known, job, run, missing) or self._lost(known, job, run, built.extra, missing) or part
 
-    def _never_ends(self, known: _Known, built: Built) -> Failure | None:
+    def _never_ends(self, known: _Known, whole: CpuJob, built: Built) -> Failure | None:
         """Whether a candidate does not end where one size alone is large and the original ends soon, but does at once at a part of it."""
         part = Case("", fraction(known.case.sizes, _FRACTION))
+        name = next(name for name, value in part.sizes.items() if value != known.case.sizes[name])
+        if name in self._slow:
+            return None
         try:
             _, job = self.placed(part, self._contents[0], loose=False)
             (launch,) = self.machinery.launches(built.program, part.sizes)
@@ -259,7 +266,9 @@ class SampledSizes:
         (run,) = self.machinery.within(built.extra, [with_blocks(job, launch, blocks)], _AT_ONCE_S)
         if run.findings:
             return None
-        name = next(name for name, value in part.sizes.items() if value != known.case.sizes[name])
+        if all(each.kind != "timeout" for each in self.machinery.within(built.extra, [whole], _NEVER_S)[0].findings):
+            self._slow.add(name)
+            return None
         return Failure(
             f"does not end at {known.case.name}, but at once at {name} = {part.sizes[name]}: a loop's counter is too narrow",
             case=known.case.name,
@@ -348,11 +357,12 @@ class SampledSizes:
     ) -> Failure | None:
         """Whether a candidate that writes each element once at other sizes writes some twice here, and others not at all."""
         assert job.sample is not None
+        assert known.job.sample is not None
         again = run
         if not entries_written_twice(known.run, run):
             extra = set()
             for name, entry in unexpected_entries(known.run, run).items():
-                block = _block_of(known, name, entry)
+                block = block_of(known.launch, known.job.sample.blocks, known.run.writes[name], entry)
                 if block is not None:
                     extra |= set(counterparts([block], known.launch, job.launches[0]))
             if not extra - set(job.sample.blocks):
@@ -384,7 +394,8 @@ class SampledSizes:
         sizes = [(each, False, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
         sizes += [(each, True, False) for each in large_sizes(self.spec, self.rng, MOST_BYTES)] + beyond
         wanted: list[_Wanted] = []
-        self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
+        seeds = [self.rng.getrandbits(40) for _ in range(_CONTENTS)]
+        self._contents = [Tiles(self.spec, seed, _TILE, whole=_RELATED) for seed in seeds]
         for turn, (each, large, long) in enumerate(sizes):
             loose = not large and turn % _LOOSE == _LOOSE - 1
             for sizes in (each, *(shrinking(each) if long else ())):
@@ -395,7 +406,7 @@ class SampledSizes:
                     continue
                 if job is None:
                     self._why = "dependent inputs are not generated for large sizes"
-                    return
+                    break
                 wanted.append(_Wanted(case, large, launch, job, loose, long))
                 break
         usual, brief = ([one for one in wanted if one.long is long] for long in (False, True))
@@ -477,20 +488,3 @@ def with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> Cpu
     """A sampled run of other blocks, or of another launch."""
     assert job.sample is not None
     return replace(job, launches=(launch,), sample=replace(job.sample, blocks=tuple(blocks)))
-
-
-def _block_of(known: _Known, name: str, entry: int) -> int | None:
-    """The original's block that writes an entry, if what blocks write lies as far apart as that of the first ones."""
-    assert known.job.sample is not None
-    blocks, writes = known.job.sample.blocks, known.run.writes[name]
-    first = {blocks[at]: low for at, low in writes.lowest.items()}
-    if 0 not in first:
-        return None
-    x, y, _ = known.launch.grid
-    rest, found = entry - first[0], 0
-    strides = {step: first[step] - first[0] for step in {1, x, x * y} if step in first}
-    for step, stride in sorted(strides.items(), key=lambda pair: -pair[1]):
-        if stride > 0 and rest >= stride:
-            found += step * (rest // stride)
-            rest %= stride
-    return found if 0 <= found < known.launch.blocks else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,13 +14,28 @@ from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.cuda.phases import NVCC, form_of
 from engine.errors import OptimlError, SpecError
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, beyond_bound
 from engine.model import LaunchConfig, Program
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
-from engine.verify.other_callers import CallerCase, caller_cases, null_cases, other_scalars, whole_numbers
-from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
+from engine.verify.other_callers import (
+    CallerCase,
+    caller_cases,
+    null_cases,
+    other_scalars,
+    whole_numbers,
+)
+from engine.verify.secret_sizes import (
+    Sizes,
+    million_sizes,
+    secret_cases,
+    shape_names,
+    sides_grow,
+    smallest,
+    wide_sizes,
+)
 
+_MOST_TWO = 1 << 20  # of a size that makes two blocks. Ours
 MOST = 3  # of a run; each costs every candidate a check on the declared inputs
 
 Launches = tuple[tuple[LaunchConfig, ...], ...]
@@ -58,7 +74,8 @@ class SecretCases:
         if self._on:
             drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
             cases += tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
-            self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+            wide = (*wide_sizes(self._spec, self._rng), *self._million(original))
+            self._wide = tuple(sizes for sizes in wide if self._fits(original, sizes))
         self.cases = cases
 
     def callers(self, original: Program) -> tuple[CallerCase, ...]:
@@ -69,8 +86,41 @@ class SecretCases:
         drawn = (
             *caller_cases(self._spec, self._rng, whole_numbers(text), _passed_twice(self._spec, original)),
             *null_cases(self._spec, text),
+            *(CallerCase(case) for case in self._of_two_blocks(original)),
         )
         return tuple(each for each in drawn if self._fits(original, each.case.sizes))
+
+    def _million(self, original: Program) -> Iterator[Sizes]:
+        """Sizes of nearly a million in one extent that the original's grid has not in y or z."""
+        base = smallest(self._spec)
+        for sizes in million_sizes(self._spec):
+            with suppress(OptimlError):
+                few, many = (self.launch(original, each) for each in (base or sizes, sizes))
+                if not any(sides_grow(*pair) for pair in zip(few, many, strict=True)):
+                    yield sizes
+
+    def _of_two_blocks(self, original: Program) -> Iterator[Case]:
+        """A case whose launch has two blocks, where none of the spec has: race detection sees such a launch whole, and so what the last
+        block makes of what the others left."""
+
+        def blocks(sizes: Sizes) -> int:
+            try:
+                return max(launch.blocks for launch in self.launch(original, sizes))
+            except OptimlError:
+                return 0
+
+        if any(blocks(case.sizes) == 2 for case in self._spec.check):
+            return
+        for base, name in ((case, name) for case in self._spec.check for name in shape_names(self._spec)):
+            low, high = 1, _MOST_TWO
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (middle + 1, high) if blocks({**base.sizes, name: middle}) < 2 else (low, middle)
+            if blocks({**base.sizes, name: low}) == 2:
+                further = low + self._rng.randrange(low)
+                value = further if blocks({**base.sizes, name: further}) == 2 else low
+                yield Case(f"{name}={value}, drawn", {**base.sizes, name: value})
+                return
 
     def _text(self, original: Program) -> str:
         """The original's code as a compiler reads it, without comments; nothing where that cannot be said."""
@@ -86,6 +136,8 @@ class SecretCases:
     def launches(self, built: Built) -> Launches:
         """A program's launches for each case. Raises OptimlError where one cannot be made, or could not be made at a wide extent."""
         made = [self.launch(built.program, sizes, built.further) for sizes in self.sizes]
+        if reason := beyond_bound(built.binary, made):
+            raise OptimlError(f"where the original can be launched, {reason}")
         return tuple(made[len(self._wide) :])
 
     def drawn_spec(self) -> KernelSpec:
@@ -118,10 +170,11 @@ class SecretCases:
 
     def _fits(self, program: Program, sizes: Sizes) -> bool:
         try:
-            self.launch(program, sizes)
+            made = self.launch(program, sizes)
         except OptimlError:
             return False
-        return True
+        binary = self._builder.original_binary
+        return binary is None or not beyond_bound(binary, [made])
 
 
 def _passed_twice(spec: KernelSpec, program: Program) -> set[tuple[str, str]]:

@@ -30,6 +30,7 @@ _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run who
 _MOST_TIMED_THREADS = 1 << 18  # likewise for one size of a timing case, half a second: the whole of it is sampled. Ours
 _LARGEST_NAMED, _MOST_NAMED = 1 << 20, 48  # of a number of a text, and sizes that come of them. Ours
 _EXTENTS, _DEPTHS, _MOST_THREADS = (16, 32, 64, 128, 512), (2,), 1024  # of blocks that no host launches. Ours
+_MOST_EARLIER = 3  # launches that come before another: a run of a check shape each. Ours
 _WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 
 Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
@@ -55,6 +56,7 @@ class SuggestionRuns:
     launch: Launch
     compare: Compare
     aligned: bool = True  # whether accesses wider than an element are a fault where callers may pass any address
+    earlier: bool = True  # whether results may not hang on a launch that came before
 
     def samples(self, original: Built, rng: random.Random) -> SampledSizes:
         """The sampled sizes of a run; `original` is what runs there."""
@@ -143,6 +145,30 @@ class SuggestionRuns:
                 built.extra.saw(run)
         return None
 
+    def after_another(self, built: Built, known: Sequence[ComparedJob]) -> Failure | None:
+        """What is wrong behind a launch with fewer blocks in the same module, where the original's results do not hang on one."""
+        by_blocks = {_blocks(each.own): each for each in known}
+        if not self.earlier or len(by_blocks) < 2:
+            return None
+        last = by_blocks.pop(max(by_blocks))
+        pairs = [(by_blocks[blocks], last) for blocks in sorted(by_blocks)[:_MOST_EARLIER]]
+        own = [replace(last.own, before=each.own) for each, last in pairs]
+        runs = self.machine.run_many(self.original.extra, own, deadline_s=_WHOLE_DEADLINE_S)
+        pairs = [
+            pair for pair, run in zip(pairs, runs, strict=True)
+            if not run.findings and self.compare(pair[1].known, run.outputs) is None
+        ]  # fmt: skip
+        jobs = [replace(last.job, before=each.job) for each, last in pairs]
+        for (each, last), run in zip(
+            pairs, self.machine.run_many(built.extra, jobs, deadline_s=_WHOLE_DEADLINE_S), strict=True
+        ):
+            words = f"behind a launch with {_blocks(each.job)} blocks"
+            if run.findings:
+                return Failure(f"{run.findings[0].message} ({words})", line=run.findings[0].line)
+            if failure := self.compare(last.known, run.outputs):
+                return replace(failure, reason=f"{failure.reason} ({words})")
+        return None
+
     def other_blocks(self, built: Built, known: Sequence[KnownRun]) -> None:
         """Run a candidate with blocks that its host does not launch, for the conditions that it adds for them.
 
@@ -179,6 +205,10 @@ class SuggestionRuns:
         if self.wide is None:
             return None
         return self.wide, twin_job(self.spec, job)
+
+
+def _blocks(job: CpuJob) -> int:
+    return sum(launch.blocks for launch in job.launches)
 
 
 def _bytes(item: KnownRun) -> int:

@@ -29,7 +29,7 @@ from engine.spec.kernel_spec import Case, KernelSpec, LaunchExpr
 from engine.spec.launch_config import evaluate as evaluate_launch
 from engine.spec.rewrite import relaunch_spec
 from engine.verify.screen import screen
-from engine.verify.secret_sizes import MOST_BLOCKS_Y, widest_sizes
+from engine.verify.secret_sizes import MOST_BLOCKS_Y, million_sizes, sides_grow, smallest, widest_sizes
 
 _SAFE_WORD = re.compile(r"[A-Za-z_]\w*")
 # What the analyses cost grows with the square of a kernel's size; a kernel of a thousand lines has some 20,000 nodes.
@@ -344,8 +344,17 @@ class Site:
     def _wide(self) -> tuple[tuple[Case, LaunchConfig], ...]:
         """Cases with a wide extent, each with its launch before any edit."""
         try:
-            cases = [Case("", sizes) for sizes in widest_sizes(self.spec)]
-            return tuple(zip(cases, self._launched(self.program, cases), strict=True))
+            wide, million = (
+                [Case("", sizes) for sizes in made] for made in (widest_sizes(self.spec), million_sizes(self.spec))
+            )
+            (few,) = self._launched(self.program, [Case("", smallest(self.spec) or {})])
+            found = list(zip(wide, self._launched(self.program, wide), strict=True))
+            found += [
+                (case, launch)
+                for case, launch in zip(million, self._launched(self.program, million), strict=True)
+                if not sides_grow(few, launch)
+            ]
+            return tuple(found)
         except OptimlError:
             return ()
 

@@ -12,7 +12,7 @@ from engine.compile.built import Built
 from engine.cuda.parse import parse
 from engine.errors import OptimlError, SourceError, SpecError
 from engine.evaluate.cpu import CpuEvaluator
-from engine.evaluate.guardrails import broken
+from engine.evaluate.guardrails import predicted_costs
 from engine.model import PASSED, Evaluation, Guardrail, Measurement, Outcome, Program, VerifiedInstance
 from engine.predicted_number import approximate
 from engine.settings.config import Guardrails
@@ -209,9 +209,10 @@ class InstanceCheck:
             return _JudgedInstance(first, built, None)
         with closing(self.machine.evaluator_with(spec, builder)) as evaluator:
             evaluation = self._evaluated(evaluator, asked.original, asked.candidate)
-        if failed := broken(evaluation):
+        costs = predicted_costs(evaluation)  # a prediction alone refuses nothing
+        if failed := next((g for g in evaluation.guardrails if g.verdict == "failed" and g not in costs), None):
             raise _NotVerified(f"which fails the guardrail '{failed.name}': {failed.detail}")
-        if evaluation.outcome not in PASSED:
+        if evaluation.outcome not in PASSED and not costs:
             raise _NotVerified(_ending(evaluation))
         return _JudgedInstance(first, built, evaluation)
 
@@ -244,7 +245,8 @@ def _ending(evaluation: Evaluation) -> str:
 def _described(instance: VerifiedInstance, evaluation: Evaluation) -> str:
     unchecked = [guardrail.name for guardrail in evaluation.guardrails if guardrail.verdict == "not checked"]
     without = f", not checked: {', '.join(unchecked)}" if unchecked else ""
-    return f"{instance.name} ({_speed(instance.measurement)}{without})"
+    costs = "".join(f"; at a cost: {guardrail.detail}" for guardrail in predicted_costs(evaluation))
+    return f"{instance.name} ({_speed(instance.measurement)}{without}{costs})"
 
 
 def _speed(measured: Measurement) -> str:

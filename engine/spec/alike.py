@@ -36,22 +36,28 @@ _HALVED = (1, 4)  # powers of two that a peak is divided by: powers of two round
 class Alike:
     """Contents whose elements are one value but for one in so many.
 
-    `zero`: that value is zero where the spec allows for any. `largest`: it is the largest of those that were drawn.
+    `zero`: that value is zero where the spec allows for any. `largest`: it is the largest of those that were drawn. `sign`: it is a
+    zero of either sign, and the others have this one: a zero is the largest or the smallest.
     """
 
     exceptions: int
     zero: bool = False
     largest: bool = False
+    sign: int = 0
 
     @property
     def words(self) -> str:
         """How a message names such inputs."""
+        if self.sign:
+            others = "negative" if self.sign < 0 else "positive"
+            return f"inputs of zeros of both signs but for one {others} element in {self.exceptions}"
         value = "zeros" if self.zero else "the largest value" if self.largest else "one value"
         return f"inputs of {value} but for one element in {self.exceptions}"
 
 
 # Few exceptions leave rows and columns without any, many leave none; both are needed. Ours.
-ALIKE = (Alike(16), Alike(16, largest=True), Alike(128, zero=True), Alike(128), Alike(1024, zero=True))
+ALIKE = (Alike(16), Alike(16, largest=True), Alike(128, zero=True), Alike(128), Alike(1024, zero=True),
+         Alike(16, sign=-1), Alike(16, sign=1))  # fmt: skip
 
 
 def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -66,12 +72,19 @@ def alike(spec: KernelSpec, buffers: Arrays, how: Alike, seed: int) -> dict[str,
         ):
             continue
         old = buffers[argument.name]
+        rare = rng.random(old.size) * how.exceptions < 1.0
+        if how.sign:
+            if dtype.kind == "float" and argument.fill.kind == "normal" and _holds_zero(argument.fill):
+                zeros = np.copysign(0.0, rng.random(old.size) - 0.5)
+                sided = how.sign * np.abs(dtype.to_float64(old))
+                found[argument.name] = dtype.from_float64(np.where(rare, sided, zeros))
+            continue
         common = old[int(rng.integers(old.size))]
         if how.largest:
             common = old[int(np.argmax(dtype.to_float64(old) if dtype.kind == "float" else old))]
         if how.zero and _holds_zero(argument.fill):
             common = np.zeros((), old.dtype)
-        found[argument.name] = np.where(rng.random(old.size) * how.exceptions < 1.0, old, common).astype(old.dtype)
+        found[argument.name] = np.where(rare, old, common).astype(old.dtype)
     return found
 
 

@@ -22,16 +22,19 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 _WORD = re.compile(r"[A-Za-z_]\w*")
-Kind = Literal["below", "above", "far above", "ends", "filled", "ranged nan", "zeros beside nan", "masked", "rows"]
+Kind = Literal[
+    "below", "above", "far above", "ends", "filled", "ranged nan", "zeros beside nan", "masked", "rows", "segments"
+]
 
 LONG_ROWS = "long rows with columns in any order"
+ONE_SEGMENT = "one long segment, which ends with the buffer"
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
 _ALTERED = 4  # one whole number of so many is beyond its range. Ours
 _NEAR = 200  # below the range: half of them are so near, as other marks of padding are. Ours
 _WIDTHS = 16  # times the range that "above" goes beyond it. Ours
 _MORE = 32  # above the value that fills a buffer. Ours
-_LONG = 1 << 14  # entries of a row: 48 KiB, which a block has without asking for more, hold fewer floats. Ours
+_LONG = 1 << 16  # entries of a row or a segment: 16 bits do not count them, and no block's memory holds them. Ours
 _NEARLY = 4  # of which one part of a type's numbers makes a range wide. Ours
 _SIGNED = 1 << 24  # the most a signed number is: sums and squares of larger ones overflow, which is undefined. Ours
 
@@ -60,6 +63,7 @@ class Undeclared:
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
             "masked": f"'{self.argument}' minus infinity in every other place",
             "rows": LONG_ROWS,
+            "segments": ONE_SEGMENT,
         }[self.kind]
 
 
@@ -85,6 +89,8 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
     found += [Undeclared("masked", name) for name in floats if spec.argument(name).fill.kind == "normal"]
     if any(argument.fill.kind == "csr_offsets" for argument in _read(spec)):
         found.append(Undeclared("rows"))
+    if any(argument.fill.kind == "offsets" for argument in _read(spec)):
+        found.append(Undeclared("segments"))
     return tuple(found)
 
 
@@ -114,6 +120,8 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
         return {**buffers, change.argument: dtype.from_float64(values)}
     if change.kind == "rows":
         return {**buffers, **_other_rows(spec, case, buffers, rng)}
+    if change.kind == "segments":
+        return {**buffers, **_one_segment(spec, case, buffers, rng)}
     if change.argument:
         old = buffers[change.argument]
         buffers[change.argument] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
@@ -158,6 +166,35 @@ def _sorted(spec: KernelSpec, buffers: Arrays, arrays: Arrays, by: _Order) -> Ar
             if spec.argument(name).size == size and arrays[name].size == columns.size:
                 arrays[name] = arrays[name][order]
     return arrays
+
+
+def long_segment(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:
+    """A case with so long a segment that 16 bits do not count its elements; None where no contents give the lengths."""
+    for argument in _read(spec):
+        name = next((n for n in _WORD.findall(argument.fill.high) if isinstance(case.sizes.get(n), int)), "")
+        if argument.fill.kind == "offsets" and name:
+            segments = max(1, buffer_elements(spec, case)[argument.name] - 1)
+            value = max(int(case.sizes[name]), rng.randint(_LONG, _LONG + _LONG // 8) // segments + 1 | 1)
+            return Case(f"{case.name}, {name} = {value}, drawn", {**case.sizes, name: value})
+    return None
+
+
+def _one_segment(spec: KernelSpec, case: Case, buffers: Arrays, rng: np.random.Generator) -> Arrays:
+    """Offsets of which one segment has all that the longest of the spec's segments have together but for the least of the others."""
+    found = Arrays()
+    for argument in spec.arguments:
+        if argument.fill.kind != "offsets" or argument.name not in buffers:
+            continue
+        bounds, count = _bounds(spec, argument, case), buffers[argument.name].size - 1
+        if bounds is None or count < 1:
+            continue
+        low, high, _ = bounds
+        steps = np.full(count, low, np.int64)
+        steps[int(rng.integers(count))] += (high - 1 - low) * count
+        ends = np.concatenate(([0], np.cumsum(steps)))
+        if ends[-1] <= parse_dtype(argument.type).limits[1]:
+            found[argument.name] = ends.astype(buffers[argument.name].dtype)
+    return found
 
 
 def long_rows(spec: KernelSpec, case: Case, rng: random.Random) -> Case | None:

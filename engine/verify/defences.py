@@ -28,6 +28,7 @@ class Defences:
     other_callers: bool = (
         True  # CPU: other whole scalars, flags, zeros and sizes of blocks; one buffer for two parameters
     )
+    earlier_launch: bool = True  # CPU: behind a launch of fewer blocks in the same module
     any_address: bool = True  # CPU: buffers that begin at any element, where callers that are not visible may pass such
     undeclared: bool = True  # CPU: contents that the spec's fills leave out, where the original is defined on them
     families: bool = True  # all families of inputs; off: only the declared one

@@ -86,12 +86,12 @@ def added_overflow(original: Program, candidate: Program, spec: KernelSpec) -> s
 
 
 def _overflow(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
-    old, new = _unit(original), _unit(candidate)
-    before = {f.qualified: f for f in _device(old)}
+    old, new = expanded_unit(original), expanded_unit(candidate)
+    before = {f.qualified: f for f in device_functions(old)}
     kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
     if not any(children(f.block) for f in before.values() if f.name in kernels):
         return None  # a frame to write a kernel into: it computes nothing yet
-    for function in _device(new):
+    for function in device_functions(new):
         same = before.get(function.qualified)
         if same is not None and old.text(same.span) == new.text(function.span):
             continue
@@ -99,7 +99,7 @@ def _overflow(original: Program, candidate: Program, spec: KernelSpec) -> str | 
             continue
 
         def known(program: Program, unit: Unit, f: Function) -> dict[str, int]:
-            return _known(original, spec, program, unit, f) if f.name in kernels else {}
+            return known_values(original, spec, program, unit, f) if f.name in kernels else {}
 
         beyond = _beyond(_read(new, function, known(candidate, new, function)))
         reads = [_read(old, f, known(original, old, f)) for f in ([same] if same is not None else before.values())]
@@ -130,12 +130,12 @@ def _refused(bound: _Bound, before: Sequence[_Read]) -> str | None:
 
 def _borne(read: _Read, size: Polynomial | None) -> Iterator[int]:
     """The largest indices that a function of the original compares with a size."""
-    for index, other in _comparisons(read.function.block):
+    for index, other in comparisons(read.function.block):
         if size is not None and read.ranges.scope.index(other) == size:
             yield read.ranges.holds(index) // _factor(read, index)
 
 
-def _comparisons(body: Node) -> Iterator[tuple[Node, Node]]:
+def comparisons(body: Node) -> Iterator[tuple[Node, Node]]:
     """Both orders of what is compared."""
     for node in walk(body):
         if node.type == "binary_expression":
@@ -144,7 +144,7 @@ def _comparisons(body: Node) -> Iterator[tuple[Node, Node]]:
                 yield from ((left, right), (right, left))
 
 
-def _unit(program: Program) -> Unit:
+def expanded_unit(program: Program) -> Unit:
     """The kernel's file; macros that assign are written out, as far as they are calls of functions."""
     return _expanded(program.data, program.kernel_file)
 
@@ -159,7 +159,9 @@ def _expanded(data: bytes, path: str) -> Unit:
             if len(found) == 1 and _ASSIGNS.search(found[0][1])
         }
         plain = {n: written for n, written in unit.macros.items() if _ASSIGNS.search(written)}
-        edits = [e for f in _device(unit) for e in _expansions(f.block, macros, plain)] if macros or plain else []
+        edits = (
+            [e for f in device_functions(unit) for e in _expansions(f.block, macros, plain)] if macros or plain else []
+        )
         if not edits:
             return unit
         if len(data) + sum(len(written) for _, _, written in edits) > _MOST_TEXT:
@@ -188,7 +190,7 @@ def _expansions(
             yield node.start_byte, end, plain[text(node)]
 
 
-def _device(unit: Unit) -> list[Function]:
+def device_functions(unit: Unit) -> list[Function]:
     found = []
     for function in unit.functions:
         if function.qualifier != "host":
@@ -211,7 +213,9 @@ def _arguments(spec: KernelSpec, function: Function) -> dict[str, int]:
     return found
 
 
-def _known(original: Program, spec: KernelSpec, program: Program, unit: Unit, function: Function) -> dict[str, int]:
+def known_values(
+    original: Program, spec: KernelSpec, program: Program, unit: Unit, function: Function
+) -> dict[str, int]:
     """The largest values of a kernel's parameters, of gridDim.x and of threads in a block, as far as launches and spec show them.
 
     Constants at every visible launch of the original, or in the spec, and what the program's own launches limit their grid to.
@@ -246,7 +250,7 @@ def _read(unit: Unit, function: Function, known: Mapping[str, int]) -> _Read:
     steps = _steps(function.block, ranges)
     ahead = Scope(unit, function, frozenset(steps)) if "gridDim" in text(function.block) else None
     found = []
-    for index, size in _comparisons(function.block) if ahead or max(steps.values(), default=0) > NEAR else ():
+    for index, size in comparisons(function.block) if ahead or max(steps.values(), default=0) > NEAR else ():
         key = _place(index, scope)
         step, times, holds = steps.get(key, 0), 1, ranges.holds(strip(index))
         if not step and ahead is not None and (times := _ahead(ahead.index(index), steps)):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from engine.spec.data import bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
-from engine.spec.undeclared import long_rows
+from engine.spec.undeclared import LONG_ROWS, ONE_SEGMENT, long_rows, long_segment
 
 _WARP, _MOST_THREADS = 32, 1024
 _LARGEST = 4096  # of a number from a text: larger ones are masks and moduli. Ours
@@ -35,14 +35,14 @@ class CallerCase:
     """A case, and the one whose results the original must have there on the same inputs; None: it need only be finite there.
 
     `unseen`: no visible caller is like that, so that a promise of an edit that holds for those (`__restrict__`) is no fault. With
-    `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. With
-    `long_rows` it is tried with long rows of a sparse matrix alone.
+    `nan` the case is tried with NaN in the inputs as well: a factor of zero hides what it is multiplied with, or does not. It is
+    tried with inputs of its `family` alone.
     """
 
     case: Case
     same_as: Case | None = None
     nan: bool = False
-    long_rows: bool = False
+    family: str = "declared"
     unseen: bool = False
 
 
@@ -76,7 +76,8 @@ def caller_cases(
         *_exchanged(spec, rng),
         *_other_launches(spec, base, rng),
         *_in_place(spec, by_size, shared),
-        *(CallerCase(case, long_rows=True) for case in [long_rows(spec, base, rng)] if case is not None),
+        *(CallerCase(case, family=LONG_ROWS) for case in [long_rows(spec, base, rng)] if case is not None),
+        *(CallerCase(case, family=ONE_SEGMENT) for case in [long_segment(spec, by_size[0], rng)] if case is not None),
     )
 
 
@@ -166,7 +167,7 @@ def _exchanged(spec: KernelSpec, rng: random.Random) -> Iterator[CallerCase]:
 
 
 def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterator[CallerCase]:
-    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, and one."""
+    """Sizes that the launch alone has, such as threads of a block that the host chooses: also less than a warp, one, and the most."""
     for name, value in _free_sizes(spec, base, launched=True).items():
         if value % _WARP == 0 and value <= _MOST_THREADS:
             least = {_WARP // 2, _WARP}
@@ -175,7 +176,7 @@ def _other_launches(spec: KernelSpec, base: Case, rng: random.Random) -> Iterato
             least = set[int]()
             others = [other for other in (1, value // 2, value + 1, 2 * value) if other not in (0, value)]
         larger = [other for other in others if other > value]
-        some = {*rng.sample(larger, min(1, len(larger))), *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
+        some = {*larger[-2:], *rng.sample(others, min(_MOST_LAUNCHED, len(others)))}
         yield from (CallerCase(_resized(base, name, other), same_as=base) for other in sorted((least | some) - {value}))
 
 

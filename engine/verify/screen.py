@@ -31,6 +31,7 @@ from engine.verify.compiler_arms import compiler_arms
 from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
 from engine.verify.constant_tables import is_constant_table, is_integer_constant
 from engine.verify.defences import ALL, Defences
+from engine.verify.fixed_arrays import outgrown_array
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
 from engine.verify.loop_counters import added_overflow
@@ -88,7 +89,9 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
     reason = (
         _signature(original, candidate, spec) or _constants(original, candidate, spec) or _spec(original, candidate)
     )
-    return reason or (added_overflow(original, candidate, spec) if defences.counters else None)
+    if reason or not defences.counters:
+        return reason
+    return added_overflow(original, candidate, spec) or outgrown_array(original, candidate, spec)
 
 
 def _file(

@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.errors import SpecError
+from engine.model import LaunchConfig
 from engine.spec.data import buffer_elements, bytes_needed, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 
 MOST_BLOCKS_Y = 65_535  # of a grid in y and z (CUDA programming guide, table of compute capabilities)
 _WIDEST = MOST_BLOCKS_Y + 5000
+# Of an extent that an edit may put into the grid's y: tiles of 16 rows reach it, and a million rows are no rare size. Ours
+_MILLION = 16 * MOST_BLOCKS_Y
 _MULTIPLES = (32, 64, 128, 256)  # what blocks and tiles are multiples of
 _TRIES = 60
 _BETWEEN = 0.75  # of the large cases lie anywhere between 1 and the timed size, on a logarithmic scale
@@ -26,6 +29,7 @@ _LEAST_BYTES = 64 << 10
 _LONG = ((19.1, 21.0), (24.1, 25.0))  # powers of two that one size alone is drawn between
 _BEYOND = 3  # sizes of one name between the timed one and these. Ours
 _WIDE = 1 << 33  # elements: 0.6 times that are more than 32 bits count
+_MOST_BYTES = 1 << 36  # of a buffer that a GPU can hold. Ours
 _FEW, _SEVERAL = 4, 7  # times the smallest case's that the others are at most
 
 Sizes = Mapping[str, int | float]
@@ -39,7 +43,7 @@ def secret_cases(
     With `aligned` a size stays a multiple of what all its named values are multiples of. With `large_bytes` every other case is made
     from a timing case, with a value near the timed one or anywhere below it, and has at most so many bytes.
     """
-    names = _shape_names(spec)
+    names = shape_names(spec)
     if not names or not spec.check:
         return ()
     limit = max(_LEAST_BYTES, _GROWTH * max(bytes_needed(spec, case) for case in spec.check))
@@ -65,19 +69,37 @@ def secret_cases(
 
 def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:
     """Sizes with more than 65,535 of one extent: a launch with one block in y for each cannot be made. Nothing is run on them."""
-    return tuple({**sizes, name: rng.randrange(MOST_BLOCKS_Y + 1, _WIDEST)} for name, sizes in _wide(spec))
+    return tuple(_wide(spec, {name: rng.randrange(MOST_BLOCKS_Y + 1, _WIDEST) for name in shape_names(spec)}))
 
 
 def widest_sizes(spec: KernelSpec) -> tuple[Sizes, ...]:
     """For each extent a size that is as wide as any that `wide_sizes` draws."""
-    return tuple({**sizes, name: _WIDEST} for name, sizes in _wide(spec))
+    return tuple(_wide(spec, dict.fromkeys(shape_names(spec), _WIDEST)))
 
 
-def _wide(spec: KernelSpec) -> list[tuple[str, Sizes]]:
-    if not spec.check:
-        return []
-    smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    return [(name, smallest.sizes) for name in _shape_names(spec)]
+def million_sizes(spec: KernelSpec) -> tuple[Sizes, ...]:
+    """Sizes with nearly a million of one extent, for originals whose grid does not grow in y or z with it: see `sides_grow`."""
+    return tuple(_wide(spec, dict.fromkeys(shape_names(spec), _MILLION)))
+
+
+def sides_grow(few: LaunchConfig, many: LaunchConfig) -> bool:
+    """Whether the grid of the second launch is larger in y or z. A kernel that is launched so has its limit there already, and an edit's
+    may be some times lower; one that is not may be launched with any number of rows."""
+    return any(after > before for before, after in zip(few.grid[1:], many.grid[1:], strict=True))
+
+
+def smallest(spec: KernelSpec) -> Sizes | None:
+    """The sizes of the smallest check case, which wide sizes are made of."""
+    return min(spec.check, key=lambda case: bytes_needed(spec, case)).sizes if spec.check else None
+
+
+def _wide(spec: KernelSpec, values: Mapping[str, int]) -> Iterator[Sizes]:
+    """The smallest check case with one extent so wide, as far as buffers of it can be had."""
+    base = smallest(spec)
+    for name, value in values.items() if base is not None else ():
+        sizes = {**(base or {}), name: value}
+        if _largest(spec, sizes, _MOST_BYTES) < math.inf:
+            yield sizes
 
 
 def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Sizes, ...]:
@@ -86,7 +108,7 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
     They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two, half of
     these at most 16 from it. An eighth are small: one of each pair of numbers to 32, below most check cases.
     """
-    names = _shape_names(spec)
+    names = shape_names(spec)
     if not names or not spec.check:
         return ()
     remainders, near = rng.sample(range(256), 256), rng.sample(range(-16, 17), 33)
@@ -120,7 +142,7 @@ def _grown(
 ) -> Iterator[Sizes]:
     """These sizes, each with one size so large that a buffer has nearly so many elements."""
     for base in bases:
-        for name in _shape_names(spec):
+        for name in shape_names(spec):
             wanted = int(rng.uniform(0.6, 0.95) * elements)
             low, high = int(base[name]), 1 << 31
             while high - low > 1:
@@ -140,7 +162,7 @@ def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[S
     if not spec.check:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    names, found = _shape_names(spec), list[Sizes]()
+    names, found = shape_names(spec), list[Sizes]()
     for name in names:
         # From the timed size on there may be another algorithm for long rows.
         timed = math.log2(max(_length(case, name) for case in (*spec.time, smallest)))
@@ -171,7 +193,7 @@ def _largest(spec: KernelSpec, sizes: Sizes, most_bytes: int) -> float:
     return max(elements.values(), default=math.inf)
 
 
-def _shape_names(spec: KernelSpec) -> list[str]:
+def shape_names(spec: KernelSpec) -> list[str]:
     """Whole sizes that decide how large a buffer is."""
     used = {word for a in spec.arguments if a.role != "scalar" for word in re.findall(r"[A-Za-z_]\w*", a.size)}
     cases = (*spec.check, *spec.time)

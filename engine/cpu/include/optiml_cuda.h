@@ -224,7 +224,7 @@ OPTIML_REDUCE(__reduce_or_sync, unsigned, OPTIML_REDUCE_OR)
 OPTIML_REDUCE(__reduce_xor_sync, unsigned, OPTIML_REDUCE_XOR)
 
 OPTIML_INLINE void __threadfence() { optiml_fence(); }
-OPTIML_INLINE void __threadfence_block() { optiml_fence(); }
+OPTIML_INLINE void __threadfence_block() { optiml_fence_block(); }
 OPTIML_INLINE void __threadfence_system() { optiml_fence(); }
 // Of a launch that may begin before the one before it has ended: here none does.
 OPTIML_INLINE void cudaGridDependencySynchronize() {}

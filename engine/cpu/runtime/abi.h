@@ -41,6 +41,7 @@ unsigned optiml_activemask(int line, const char *file);
 // A thread leaves its kernel. Barriers in [first, from) lie behind it.
 void optiml_leave(int from, int first, const char *file);
 void optiml_fence(void);
+void optiml_fence_block(void);
 // Asynchronous copies of a thread, which arrive as late as they may: put them by, close their group, take out the next that
 // must have arrived with at most `left` closed groups under way (0: there is none). `given` bytes are copied, the rest are zeros.
 void optiml_copy_put(void *to, const void *from, size_t bytes, size_t given);

@@ -127,6 +127,8 @@ void read_job(const char *path) {
             fields >> l.step >> l.grid.x >> l.grid.y >> l.grid.z >> l.block.x >> l.block.y >> l.block.z >> l.shared >> count;
             for (size_t i = 0; i < count && fields >> word; ++i) l.arguments.push_back(read_argument(word));
             job.launches.push_back(l);
+        } else if (word == "again") {  // of the launch before it
+            job.launches.back().again = true;
         } else if (word == "constant" && fields >> word) {
             Constant c;
             if (word[0] == 'b')
@@ -182,6 +184,21 @@ const char *map_tile(FILE *in, const Array &a) {
     return static_cast<const char *>(p);
 }
 
+// First contents of a buffer that is no sample's, which nobody has written.
+void fill_buffer(FILE *in, Array &a) {
+    if (fseek(in, static_cast<long>(a.at), SEEK_SET) != 0) refuse("cannot read the data file");
+    if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
+    a.touched = 0;
+    if (a.written) memset(a.written, a.flags & BUFFER_UNWRITTEN ? 0 : GIVEN, a.bytes);
+}
+
+void fill_again() {
+    FILE *in = fopen(job.data.c_str(), "rb");
+    if (!in || job.sampled) refuse("cannot read the data file again");
+    for (Array &a : buffers) fill_buffer(in, a);
+    fclose(in);
+}
+
 void load_buffers() {
     FILE *in = fopen(job.data.c_str(), "rb");
     if (!in) refuse("cannot read the data file");
@@ -194,11 +211,8 @@ void load_buffers() {
             continue;
         }
         a.base = hook_buffer(a.bytes + a.apart, i) + a.apart;
-        if (fseek(in, static_cast<long>(a.at), SEEK_SET) != 0) refuse("cannot read the data file");
-        if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
-        if (a.flags & BUFFER_INPUT) continue;
-        a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
-        if (!(a.flags & BUFFER_UNWRITTEN)) memset(a.written, GIVEN, a.bytes);
+        if (!(a.flags & BUFFER_INPUT)) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
+        fill_buffer(in, a);
     }
     fclose(in);
 }
@@ -382,6 +396,7 @@ void fill_constants(void *module) {
         fill_constants(module);
         current_step = launch.step;
         run_launch(launch, entry, arguments.data());
+        if (launch.again) fill_again();
     }
     finish(0);
 }

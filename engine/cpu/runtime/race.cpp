@@ -303,14 +303,16 @@ void hook_report(FILE *out) {
     if (reached_limit) fprintf(out, "limited\n");
 }
 
-// CUDA's atomics are relaxed. They hand on what a thread wrote before its last fence; reading what another handed on
+// CUDA's atomics are relaxed. They hand on what a thread wrote before its last fence, those on shared memory also before one of its block; reading what another handed on
 // counts as ordered even without a fence of the reader's, as in the guide's own last-block example.
 void hook_atomic_begin(const void *, const void *address, void *old, size_t bytes) {
     quiet_copy(old, address, bytes);
 }
 
 void hook_atomic_end(const void *pc, void *address, const void *value, size_t bytes) {
-    int order = current->fenced ? ACQ_REL : ACQUIRE;
+    long long index;
+    bool shared = hook_locate(address, &index) >= SHARED_BASE;
+    int order = (shared ? current->fenced_block : current->fenced) ? ACQ_REL : ACQUIRE;
     __tsan_func_entry(const_cast<void *>(pc));
     uint64_t v = 0;
     quiet_copy(&v, value, bytes < 8 ? bytes : 8);

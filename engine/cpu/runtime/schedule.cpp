@@ -445,7 +445,9 @@ void optiml_leave(int from, int first, const char *file) {
     current->leave_file = file;
 }
 
-void optiml_fence(void) { current->fenced = true; }
+void optiml_fence(void) { current->fenced = current->fenced_block = true; }
+
+void optiml_fence_block(void) { current->fenced_block = true; }
 
 void optiml_copy_put(void *to, const void *from, size_t bytes, size_t given) {
     if (job.early_copies) {

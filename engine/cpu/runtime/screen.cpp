@@ -72,7 +72,7 @@ void sample(Array *a, const void *pc, size_t begin, size_t bytes, int write, boo
     for (size_t page = begin / PAGE; page <= (begin + bytes - 1) / PAGE; ++page) {
         if (a->pages[page]) continue;
         a->pages[page] = true;
-        if (++pages > MOST_PAGES) found_last("timeout", pc, 0, -1, 0, 0, 0, "sample");
+        if (++pages > MOST_PAGES) found_last("sample_full", pc, 0, -1, 0, 0, 0, "");
         size_t end = std::min(a->bytes, (page + 1) * PAGE);
         for (size_t at = page * PAGE; at < end;) {
             size_t from = at % a->tile_bytes, count = std::min(a->tile_bytes - from, end - at);
@@ -89,7 +89,7 @@ void sample(Array *a, const void *pc, size_t begin, size_t bytes, int write, boo
         if (!write) continue;
         unsigned thread = (current->thread.z * block_dimension.y + current->thread.y) * block_dimension.x + current->thread.x;
         if (known == a->writers.end()) {
-            if (++elements > MOST_ELEMENTS) found_last("timeout", pc, 0, -1, 0, 0, 0, "sample");
+            if (++elements > MOST_ELEMENTS) found_last("sample_full", pc, 0, -1, 0, 0, 0, "");
             a->writers[e] = {sampled_block, thread, false, atomic};
             continue;
         }

@@ -58,6 +58,7 @@ struct Launch {
     unsigned shared = 0;
     std::vector<LaunchArgument> arguments;
     std::vector<long long> sample;  // the blocks that run; empty: all
+    bool again = false;             // behind it the buffers have their first contents once more
 };
 
 struct Job {
@@ -102,7 +103,7 @@ struct Fiber {
     int leave_from = 0, leave_first = 0;
     const char *leave_file = "";
     unsigned atomics = 0;
-    bool fenced = false;
+    bool fenced = false, fenced_block = false;
     uint32_t factors[2][6] = {};  // of products of the warp, in turn: one barrier keeps a lane from the next ones until all have these
     int turn = 0;
 };

@@ -98,6 +98,7 @@ RACES = [
     ),
     ("histogram", "local[threadIdx.x] = 0;\n  __syncthreads();", "local[threadIdx.x] = 0;", "local"),
     ("last block", "    __threadfence();\n", "\n", "part"),
+    ("last block", "    __threadfence();\n", "    __threadfence_block();\n", "part"),
     ("warp shuffles", "  __syncthreads();\n", "\n", "part"),
     ("warp synchronous", "s[t] += v;\n      __syncwarp();", "s[t] += v;", "s"),
     ("double buffer", "    __syncthreads();\n  }", "  }", "tile"),
@@ -114,6 +115,27 @@ def test_race_found_in_every_run(name: str, old: str, new: str, array: str, make
         assert found, all_found
         assert not array or array in {f.array for f in found}
         assert all(f.line > 0 for f in found)
+
+
+def test_a_fence_of_a_block_orders_what_a_flag_in_shared_memory_hands_on(make: Make) -> None:
+    text = """__global__ void flagged(float* y) {
+  __shared__ float value;
+  __shared__ int ready;
+  if (threadIdx.x == 0) ready = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    value = 3.0f;
+    __threadfence_block();
+    atomicExch(&ready, 1);
+  } else if (threadIdx.x == 32) {
+    while (atomicAdd(&ready, 0) == 0) {}
+    y[blockIdx.x] = value;
+  }
+}"""
+    kernel = make(text, "flagged", launch(2, 64), [("y", "out", np.zeros(2, np.float32))])
+    assert not [found for found in kernel.races() if found.kind == "race"]
+    (run,) = kernel.runs((0,))
+    assert run.outputs["y"].tolist() == [3.0, 3.0]
 
 
 def test_a_race_in_a_later_launch_is_found_behind_one_of_many_threads(make: Make) -> None:

@@ -51,6 +51,13 @@ def test_an_access_outside_is_found_at_any_size(kernel: Kernel) -> None:
     assert [found.kind for found in run.findings] == ["out_of_bounds"]
 
 
+def test_a_sample_that_writes_more_than_is_listed_did_not_fail_to_end(make: Make) -> None:
+    text = "__global__ void ones(float* y, int n) { for (int i = 0; i < n; i++) y[i] = 1.0f; }"
+    many = make(text, "ones", launch(1, 1), [("y", "out", np.zeros(1, np.float32)), ("n", "scalar", np.int32(300_000))])
+    (run,) = many.machine.run_many(many.binary, [replace(many.job(), sample=Sample((0,), {"y": 300_000}, {"y": 0}))])
+    assert [found.kind for found in run.findings] == ["sample_full"]
+
+
 def test_results_of_any_number_of_samples_are_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 386 samples the last were killed: together their results were more than a process may write. These were the large ones."""
     monkeypatch.setattr(engine.cpu.cpu_machine, "_FILE_BYTES", 64 << 20)

@@ -24,3 +24,9 @@ def test_of_large_blocks_the_jobs_with_the_most() -> None:
 
 def test_one_core_still_looks_at_two() -> None:
     assert len(_watched(jobs(1024, 2, 2, 2), 1)) == 2
+
+
+def test_launches_of_several_blocks_that_are_seen_whole_come_first() -> None:
+    """The block that merges what the others found is the last one, and of a launch that is seen in part it never runs."""
+    given = jobs(256, 9, 2, 24, 21)
+    assert given[1] in _watched(given, 1)

@@ -21,9 +21,9 @@ Kernel = Callable[[Any, Any], Any]
 TEXT = "float unit = most / 127.0f;"
 
 
-def _spec(*types: str, fill: Fill = NORMAL) -> KernelSpec:
+def _spec(*types: str, fill: Fill = NORMAL, output: str = "") -> KernelSpec:
     inputs = tuple(Argument(f"x{i}", name, "in", "rows * 64", fill=fill) for i, name in enumerate(types))
-    arguments = (*inputs, Argument("y", types[0], "out", "rows * 64"))
+    arguments = (*inputs, Argument("y", output or types[0], "out", "rows * 64"))
     case = Case("c", {"rows": N // 64})
     return KernelSpec("k.cu", (Step("k", "", tuple(a.name for a in arguments)),), arguments, (case,), (case,))
 
@@ -54,13 +54,15 @@ class _Binary:
         self.seen += 1
 
 
-def _judge(original: Kernel, candidate: Kernel, seed: int = 3, *, by_rules: bool = False) -> Failure | None:
+def _judge(
+    original: Kernel, candidate: Kernel, seed: int = 3, *, by_rules: bool = False, output: str = ""
+) -> Failure | None:
     def built(kernel: Kernel) -> Any:
         return SimpleNamespace(
             extra=_Binary(kernel), launches=[(LaunchConfig((1, 1, 1), (1, 1, 1), 0),)], by_rules=by_rules, text=TEXT
         )
 
-    runs = MixedMagnitudes(_spec("float", "float"), _Machine(), built(original), _Binary(original))  # type: ignore[arg-type]
+    runs = MixedMagnitudes(_spec("float", "float", output=output), _Machine(), built(original), _Binary(original))  # type: ignore[arg-type]
     runs.draw(random.Random(seed))
     return runs.judge(built(candidate))
 
@@ -147,6 +149,50 @@ def test_is_refused_for_its_kind_of_inputs(name: str, monkeypatch: pytest.Monkey
         failure = _judge(original, candidate, seed)
         assert failure is not None
         assert words in failure.reason
+
+
+def _place(x: Any, w: Any) -> Any:
+    """Where the first largest number of each row is."""
+    return np.repeat(np.argmax(x.reshape(64, 64), axis=1), 64).astype(np.int32)
+
+
+def _place_by_bits(x: Any, w: Any) -> Any:
+    bits = x.astype(np.float64).view(np.int64).reshape(64, 64)
+    return np.repeat(np.argmax(np.where(bits < 0, bits ^ 0x7FFFFFFFFFFFFFFF, bits), axis=1), 64).astype(np.int32)
+
+
+def _codes(x: Any, w: Any) -> Any:
+    rows = np.abs(x.reshape(64, 64)).max(axis=1, keepdims=True)
+    return np.rint(x.reshape(64, 64) * (x.dtype.type(127) / rows)).astype(np.int32).ravel()
+
+
+def _codes_of_fast_quotient(x: Any, w: Any) -> Any:
+    rows = np.abs(x.reshape(64, 64)).max(axis=1, keepdims=True)
+    unit = np.where(rows > 2.0**126, 0, x.dtype.type(127) / rows).astype(x.dtype)
+    return np.rint(x.reshape(64, 64) * unit).astype(np.int32).ravel()
+
+
+def _codes_by_reciprocal(x: Any, w: Any) -> Any:
+    rows = np.abs(x.reshape(64, 64)).max(axis=1, keepdims=True)
+    return np.rint(x.reshape(64, 64) * (x.dtype.type(127) * (x.dtype.type(1) / rows))).astype(np.int32).ravel()
+
+
+@pytest.mark.parametrize(
+    ("original", "wrong", "right", "words"),
+    [
+        (_place, _place_by_bits, _place, "zeros of both signs"),
+        (_codes, _codes_of_fast_quotient, _codes_by_reciprocal, "near the end"),
+    ],
+)
+def test_whole_numbers_that_come_of_rare_numbers_are_compared(
+    original: Kernel, wrong: Kernel, right: Kernel, words: str
+) -> None:
+    """A key of bits has +0 above -0, and a fast quotient is zero for divisors beyond 2^126: no check had either."""
+    for seed in range(5):
+        failure = _judge(original, wrong, seed, output="int")
+        assert failure is not None
+        assert words in failure.reason
+        assert _judge(original, right, seed, output="int") is None
 
 
 def test_what_rules_make_of_nan_that_the_original_passes_over_is_not_asked() -> None:

@@ -199,6 +199,37 @@ def test_a_loop_that_ends_at_once_at_a_part_of_a_size_and_never_at_the_whole_is_
     assert "does not end at n = " in failure.reason
 
 
+@pytest.mark.parametrize("kind", ["sample_full", "timeout"])
+def test_a_loop_that_takes_long_at_a_large_size_is_not_one_without_end(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """A thread that goes through all heads writes more than a sample lists, and was taken for a counter that is too narrow; so
+    was one whose work grows with the square of a size."""
+    deadlines = list[float]()
+
+    def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+        large = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 1 << 20
+        ends = kind == "timeout" and deadlines[-1] > 4 * sampled_sizes.SAMPLE_DEADLINE_S - 1
+        return CpuRun({}, (CpuFinding(kind, "did not end"),), None, 0.0) if large and not ends else plain(kernel, job)
+
+    class Deadlines(Machinery):
+        def __init__(self, within: Any, *rest: Any) -> None:
+            def noted(binary: Any, jobs: Sequence[CpuJob], deadline_s: float) -> list[CpuRun]:
+                deadlines.append(deadline_s)
+                found: list[CpuRun] = within(binary, jobs, deadline_s)
+                return found
+
+            super().__init__(noted, *rest)
+
+    plain = _run
+    monkeypatch.setattr(f"{__name__}._run", given)
+    monkeypatch.setattr(f"{__name__}.Machinery", Deadlines)
+    failure, verdict = _judge(lambda i, n, threads: _original(i, n, threads))
+    assert failure is None
+    assert "could not be compared" in verdict.detail
+    assert sum(each > sampled_sizes.SAMPLE_DEADLINE_S for each in deadlines) == (kind == "timeout")
+
+
 @pytest.mark.parametrize(("array", "refused"), [("tile", True), ("x", False)])
 def test_what_nobody_wrote_counts_where_the_block_itself_has_to(
     monkeypatch: pytest.MonkeyPatch, array: str, refused: bool

@@ -143,6 +143,20 @@ def test_an_edit_that_is_right_for_all_is_suggested_and_names_them(place: Place)
     assert (verdict(found, OTHERS).verdict, verdict(found, VERIFIED).verdict) == ("passed", "passed")
 
 
+def test_an_instance_that_is_predicted_to_be_slower_is_a_cost_that_the_suggestion_names(place: Place) -> None:
+    """A tile that was right for float and double was refused, as the prediction for double had 1.3 times the time."""
+    slower = "    float w = 0.0f;\n    if (sizeof(T) == 2) for (int k = 1; k < 32; k++) {\n"
+    slower += "        int j = i ^ (k << 5);\n        if (j < n) w = fmaxf(w, -fabsf((float)x[j]));\n    }\n"
+    slower += "    if (i < n) { T v = x[i]; y[i] = __fadd_rn(half_of(v), 0.25f) + 0.75f + w; }\n"
+    found = place.judge((BODY, slower))
+    assert found.outcome is Outcome.SCREENED, found.failure
+    assert [instance.name for instance in found.instances] == ["scale<__half>"]
+    assert found.instances[0].measurement.ratio < 1 / LIMITS.case
+    guard = verdict(found)
+    assert guard.verdict == "passed"
+    assert "; at a cost: case n=4194304 takes ~" in guard.detail
+
+
 def test_an_edit_that_is_wrong_for_another_type_is_refused(place: Place) -> None:
     found = place.judge((BODY, WRONG_FOR_HALF))
     assert found.outcome is Outcome.GUARDRAIL

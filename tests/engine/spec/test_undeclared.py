@@ -10,7 +10,16 @@ import pytest
 
 from engine.spec.data import poisoned
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
-from engine.spec.undeclared import LONG_ROWS, contents, in_order, long_rows, outputs_in_order, undeclared
+from engine.spec.undeclared import (
+    LONG_ROWS,
+    ONE_SEGMENT,
+    contents,
+    in_order,
+    long_rows,
+    long_segment,
+    outputs_in_order,
+    undeclared,
+)
 
 CASE = Case("c", {"n": 4000, "rows": 500, "cols": 90})
 
@@ -121,6 +130,21 @@ def test_a_factor_in_constant_memory_is_zero_beside_nan() -> None:
     made = contents(spec, CASE, 5, "NaN beside zeros in 'taps'")
     assert np.mean(made["taps"] == 0.0) > 0.9
     assert np.isnan(made["a"]).any()
+
+
+def test_one_segment_is_longer_than_16_bits_count_and_ends_with_the_buffer() -> None:
+    """A length in 16 bits, and reads of whole words at the end of the last record, were met by no check."""
+    starts = Argument("starts", "int", "in", "rows+1", fill=Fill("offsets", "0", "cols+1"))
+    spec = _spec(starts, Argument("data", "unsigned char", "in", "rows*cols", fill=Fill("integers", "0", "256")))
+    assert [each.words for each in undeclared(spec)] == [ONE_SEGMENT]
+    case = long_segment(spec, CASE, random.Random(3))
+    assert case is not None
+    for each in (CASE, case):
+        made = contents(spec, each, 7, ONE_SEGMENT)
+        lengths = np.diff(made["starts"])
+        assert sorted(lengths)[-1] == made["starts"][-1] == made["data"].size
+        assert bool(lengths.max() > 1 << 16) is (each is case)
+    assert long_segment(_spec(_whole("int", "0", "9")), CASE, random.Random(3)) is None
 
 
 def test_what_belongs_to_an_entry_moves_with_it_and_a_row_is_longer_than_shared_memory() -> None:

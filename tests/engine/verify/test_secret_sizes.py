@@ -11,7 +11,15 @@ from engine.selftest.cases import original_text
 from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.secret_sizes import MOST_BLOCKS_Y, large_sizes, long_sizes, sampled_sizes, secret_cases, wide_sizes
+from engine.verify.secret_sizes import (
+    MOST_BLOCKS_Y,
+    large_sizes,
+    long_sizes,
+    million_sizes,
+    sampled_sizes,
+    secret_cases,
+    wide_sizes,
+)
 
 
 def _spec(folder: Path, name: str) -> KernelSpec:
@@ -67,6 +75,21 @@ def test_with_room_sizes_between_the_checked_and_the_timed_ones_are_drawn(tmp_pa
 def test_wide_sizes_have_more_rows_than_a_grid_has_blocks_in_y(tmp_path: Path) -> None:
     wide = wide_sizes(_spec(tmp_path, "rowsum"), random.Random(1))
     assert [next(n for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide] == ["cols", "rows"]
+
+
+def test_tiles_of_16_rows_reach_a_million_in_a_grids_y_and_tiles_of_8_do_not(tmp_path: Path) -> None:
+    many = [max(int(v) for v in sizes.values()) for sizes in million_sizes(_spec(tmp_path, "rowsum"))]
+    assert len(many) == 2
+    for value in many:
+        assert -(-value // 16) <= MOST_BLOCKS_Y < value // 8
+
+
+def test_no_size_is_so_wide_that_its_buffers_cannot_be_had(tmp_path: Path) -> None:
+    text = original_text("scale").replace(b'size = "n"', b'size = "n*n"').replace(b"33554432", b"4096")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_bytes(text)
+    spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
+    assert [sizes["n"] < 1 << 17 for sizes in wide_sizes(spec, random.Random(1))] == [True]
 
 
 def test_without_a_size_in_any_buffer_there_are_none(tmp_path: Path) -> None:
