@@ -35,19 +35,22 @@ from engine.capture.recorded_values import (
 )
 from engine.cuda.constants import words
 from engine.cuda.load import load_program
+from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
 from engine.spec.draft import Draft, draft
+from engine.spec.drafted_contents import UNUSED, named
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import value_at
 from engine.spec.find import project_options
 from engine.spec.gaps import Gap
-from engine.spec.kernel_spec import Argument, Case, Role
+from engine.spec.kernel_spec import Argument, Case, Fill, Role
 from engine.spec.launch_config import evaluate
 from engine.spec.shapes import launchable_checks
 from engine.spec.size_gaps import FILLING
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
+from engine.spec.usage import Usage
 
 _SIDE = 32  # a number that only the host knows, up to which it alone explains no buffer
 _LEAST_WEIGHT = 0.001
@@ -298,6 +301,8 @@ class _Restored:
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
         likely = (lambda text: False, self._per_thread(sizes[heaviest]))
+        unit = parse(self.program.data, self.program.kernel_file)
+        used = named(self.program, Usage(unit, unit.kernel(self.spec.kernel)))
         for a in self.spec.arguments:
             if a.role == "scalar":
                 continue
@@ -306,6 +311,11 @@ class _Restored:
                 self.missing.append(
                     Gap(f"the size of '{a.name}': it was not an address in GPU memory in a recorded launch")
                 )
+                continue
+            if a.name not in used and "." not in a.name:
+                self._closed(f"the size of '{a.name}'")
+                self._say(f"args.{a.name}", UNUSED)
+                self._set(replace(a, role="in", size="1", fill=Fill("constant", "0")))
                 continue
             dtype = parse_dtype(a.type)
             room = trials[heaviest][1]

@@ -370,6 +370,22 @@ def test_a_buffer_that_the_kernel_goes_beyond_is_as_long_as_its_allocation(tmp_p
     assert "as the kernel goes beyond less" in "".join(ready.assumed) + ready.text
 
 
+def test_a_buffer_that_the_kernel_does_not_use_is_no_input(tmp_path: Path) -> None:
+    """It was refused: "no output depends on the input"."""
+    spec = _declared(
+        tmp_path,
+        "#define READ(name) name[i]\n"
+        "__global__ void k(const float* x, const float* none, float* y, int n) {\n"
+        "    int i = blockIdx.x * 64 + threadIdx.x;\n    if (i < n) y[i] = 2 * READ(x);\n}\n"
+        "void run(const float* x, float* y, int n) { k<<<(n + 63) / 64, 64>>>(x, x, y, n); }\n",
+        ((8, 1, 1), (64, 1, 1)),
+        [_pointer(1 << 40, 2048), _pointer(1 << 41, 2048), _pointer(1 << 42, 2048), _number(512)],
+    )
+    assert [(a.name, a.size, a.fill.kind) for a in spec.arguments if a.role == "in"] == [
+        ("x", "n", "normal"), ("none", "1", "constant"),
+    ]  # fmt: skip
+
+
 def test_numbers_of_the_hosts_are_found_one_by_one(tmp_path: Path) -> None:
     """Of three names 4096 combinations were tried, which took minutes and did not reach the recorded one."""
     (tmp_path / ".git").mkdir()
