@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from engine.capture.manifest import (
     load_manifest,
     recording_folder,
 )
-from engine.capture.recorded_launch import checked_extent, find_launch, per_extent
+from engine.capture.recorded_checks import RecordedShapes, tied_lengths
+from engine.capture.recorded_launch import find_launch, per_extent
 from engine.capture.recorded_values import (
     LARGE,
     MULTIPLES,
@@ -46,7 +48,6 @@ from engine.spec.find import project_options
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Case, Fill, Role
 from engine.spec.launch_config import evaluate
-from engine.spec.shapes import launchable_checks
 from engine.spec.size_gaps import FILLING
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
@@ -54,7 +55,6 @@ from engine.spec.usage import Usage
 
 _SIDE = 32  # a number that only the host knows, up to which it alone explains no buffer
 _LEAST_WEIGHT = 0.001
-_LEAST_SHAPES = 3  # to check
 _SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
 
 
@@ -135,6 +135,7 @@ class _Restored:
         self._scalars()
         sizes = self._sizes()
         self._values(sizes)
+        self._products(sizes)
         sizes = self._launch(sizes)
         self._buffers(sizes)
         self._cases(sizes)
@@ -273,6 +274,26 @@ class _Restored:
                 for each in sizes:
                     del each[a.size_name]
 
+    def _products(self, sizes: list[dict[str, int]]) -> None:
+        """A length that is the product of two others in every recorded launch is that in each case."""
+        scalars = [
+            a for a in self.spec.arguments if a.size_name and all(own.get(a.size_name, 0) > LARGE for own in sizes)
+        ]
+        for a, (one, other) in itertools.product(scalars, itertools.combinations([b.size_name for b in scalars], 2)):
+            name, text = a.size_name, f"{one}*{other}"
+            if any(name not in own or value_at(text, own) != own[name] for own in sizes):
+                continue
+            for b in self.spec.arguments:
+                written = [
+                    text if t == name else re.sub(rf"\b{re.escape(name)}\b", f"({text})", t)
+                    for t in (b.size, b.fill.low, b.fill.high)
+                ]
+                fill = replace(b.fill, low=written[1], high=written[2])
+                self._set(replace(b, size=written[0], fill=fill, value=text if b.size_name == name else b.value))
+            self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
+            for own in sizes:
+                del own[name]
+
     # ---- the launch
 
     def _launch(self, sizes: list[dict[str, int]]) -> list[dict[str, int]]:
@@ -293,7 +314,7 @@ class _Restored:
     # ---- buffers
 
     def _buffers(self, sizes: list[dict[str, int]]) -> None:
-        tied = self._tied(sizes)
+        tied = tied_lengths(self.spec, sizes)
         names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in tied]
         passed = {a.size_name or a.name for a in self.spec.arguments}
         sides = {n for n in names if n not in passed and all(own[n] <= _SIDE for own in sizes)}  # of blocks, mostly
@@ -414,54 +435,10 @@ class _Restored:
             Case(case_name(dict(k)), dict(k), max(_LEAST_WEIGHT, round(w / most, 3)))
             for k, w in sorted(weights.items(), key=lambda item: -item[1])
         )
-        scalars = {a.size_name or a.name for a in self.spec.arguments}
-        drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
-        # What only the host knows is as recorded, but for the length of a buffer.
-        extents = {n for a in self._pointers() for n in words(a.size) if time[0].sizes.get(n, 0) > LARGE}
-        fixed = {n: v for n, v in time[0].sizes.items() if n not in drafted or (n not in scalars and n not in extents)}
-        tied = self._tied(sizes)
-        check = []
-        for at, case in enumerate(_several(self.spec.check) if self.grid else self.spec.check):
-            own = {n: int(v) for n, v in {**case.sizes, **fixed}.items() if n in time[0].sizes}
-            own |= {n: checked_extent(int(time[0].sizes[n]), unit, at) for n, unit in self.grid.items()}
-            check.append(self._agreeing({**own, **{n: own[m] for n, m in tied.items()}}, sizes))
-        self.spec = replace(
-            self.spec,
-            time=time,
-            check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
-        )
-        lengths = {n for n in time[0].sizes if n not in fixed}
-        tiles = [self._agreeing(c.sizes, sizes) for c in launchable_checks(self.program, self.spec, lengths)]
-        self.spec = replace(
-            self.spec, check=tuple(Case(case_name(s), s) for at, s in enumerate(tiles) if s not in tiles[:at])
-        )
+        self.spec = RecordedShapes(self.program, self.spec, sizes, self.grid).spec(time)
         self._say("time", "recorded: the shapes, weighted by their time")
         if self.alone:
             self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
-
-    def _tied(self, sizes: Sequence[Mapping[str, int]]) -> dict[str, str]:
-        """Lengths that only the host knows and that are one of the kernel's in every recorded launch, with its name."""
-        scalars = [a.size_name for a in self.spec.arguments if a.size_name]
-        hosts = [n for n in sizes[0] if n not in {a.name for a in self.spec.arguments} | set(scalars)]
-        found = {}
-        for name in hosts:
-            equal = [m for m in scalars if all(own.get(m) == own[name] > LARGE for own in sizes)]
-            if len(equal) == 1:
-                found[name] = equal[0]
-        return found
-
-    def _agreeing(self, drafted: Mapping[str, int | float], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
-        """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
-        case = {name: int(value) for name, value in drafted.items()}
-        equal = {n: next(m for m in case if all(own.get(n) == own.get(m) for own in sizes)) for n in case}
-        merged = {n: case[equal[n]] for n in case}
-        for tried in (case, merged):
-            try:
-                evaluate(self.program, self.spec, 0, tried)
-            except SourceError:
-                continue
-            return tried
-        return case
 
     def _refused(self) -> None:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
@@ -481,11 +458,6 @@ class _Restored:
             pairs = [(launch.buffer(one), launch.buffer(other)) for launch in self.launches]
             if all(p and q and p.address == q.address for p, q in pairs):
                 self._say(f"args.{other}", f"recorded: the same buffer as '{one}'")
-
-
-def _several(check: tuple[Case, ...]) -> tuple[Case, ...]:
-    """The shapes, some again: an extent of the grid tells them apart."""
-    return check + check[-1:] * (_LEAST_SHAPES - len(check))
 
 
 def _is_expression(value: str) -> bool:

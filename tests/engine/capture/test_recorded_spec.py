@@ -386,6 +386,36 @@ def test_a_buffer_that_the_kernel_does_not_use_is_no_input(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_number_that_is_no_length_stays_near_the_recorded_one_in_checks(tmp_path: Path) -> None:
+    """`bits` and `first` were checked at 129 and 257, and for the length no launch was found: grids of 0 blocks."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(const unsigned* x, unsigned* y, int bits, int first) {\n"
+        "    int i = blockIdx.x * 128 + threadIdx.x;\n    unsigned v = x[i];\n"
+        "    for (int b = first; b < first + bits; b++) v ^= v >> b;\n    y[i] = v;\n}\n"
+        "void run(const unsigned* x, unsigned* y, int bits, int first, int n) { k<<<n / 128, 128>>>(x, y, bits, first); }\n",
+        ((512, 1, 1), (128, 1, 1)),
+        [_pointer(1 << 40, 1 << 18), _pointer(1 << 41, 1 << 18), _number(4), _number(0)],
+    )
+    assert {(c.sizes["bits"], c.sizes["first"]) for c in spec.check} == {(4, 0), (2, 0)}
+    assert len({c.sizes["n"] for c in spec.check if c.sizes["n"] % 128 == 0}) >= 2
+
+
+def test_a_length_that_is_the_product_of_two_others_is_that_in_checks(tmp_path: Path) -> None:
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(const float* x, float* y, int width, int height, int count) {\n"
+        "    int i = blockIdx.x * 64 + threadIdx.x;\n"
+        "    if (i < count) y[i] = x[i] + x[i / width * width] + (i / width + 1 < height ? x[i + width] : 0);\n}\n"
+        "void run(const float* x, float* y, int w, int h) { k<<<(w * h + 63) / 64, 64>>>(x, y, w, h, w * h); }\n",
+        ((469, 1, 1), (64, 1, 1)),
+        [_pointer(1 << 40, 120_000), _pointer(1 << 41, 120_000), _number(300), _number(100), _number(30_000)],
+    )
+    assert spec.argument("count").value == "width*height"
+    assert [_value(spec.argument(n).size, {"width": 3, "height": 5}) for n in ("x", "y")] == [15, 15]
+    assert dict(spec.time[0].sizes) == {"width": 300, "height": 100}
+
+
 def test_numbers_of_the_hosts_are_found_one_by_one(tmp_path: Path) -> None:
     """Of three names 4096 combinations were tried, which took minutes and did not reach the recorded one."""
     (tmp_path / ".git").mkdir()
