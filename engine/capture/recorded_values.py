@@ -171,6 +171,8 @@ def _float_fill(found: np.ndarray, drafted: Fill) -> tuple[Fill, str]:
     said = f"recorded: {low:.3g} to {high:.3g}"
     if low == high:
         return (Fill("constant", "0"), said) if low == 0 and drafted.kind == "constant" else (drafted, said)
+    if low == 0 and high == 1 and np.isin(finite, (0, 1)).all():
+        return Fill("integers", "0", "2"), "recorded: 0 and 1 alone"  # flags: of fractions a cast makes zeros
     if low >= 0:
         return Fill("uniform", _down(low), f"{high * 1.001:.3g}"), said
     mean, deviation = float(finite.mean()), float(finite.std())

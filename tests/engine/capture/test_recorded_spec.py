@@ -639,6 +639,14 @@ def test_random_indices_are_below_the_size_that_they_nearly_reach() -> None:
     assert fill_of(few, parse_dtype("int32"), sizes, Fill())[0].high == str(few.max() + 1)
 
 
+def test_floats_that_are_flags_are_drawn_as_flags() -> None:
+    """`(int)x[i] == 0` held for every number between 0 and 1: "no output depends on the input"."""
+    flags = np.array([0, 1, 1, 0], np.float32)
+    assert fill_of(flags, parse_dtype("float"), {}, Fill())[0] == Fill("integers", "0", "2")
+    assert fill_of(flags + np.float32(0.5), parse_dtype("float"), {}, Fill())[0].kind == "uniform"
+    assert fill_of(flags * 3, parse_dtype("float"), {}, Fill())[0].kind == "uniform"
+
+
 def test_sizes_fit_the_recorded_room() -> None:
     one, two = {"rows": 100, "cols": 30}, {"rows": 7, "cols": 50}
     assert fitting_size(["rows", "cols"], [(one, 12000), (two, 1400)], 4) == "rows*cols"
