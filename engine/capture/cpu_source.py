@@ -28,6 +28,12 @@ _BODY = re.compile(r"[^;{]*\{")
 _OPENED = re.compile(r"<\s*<\s*<")
 _CLOSED = re.compile(r">\s*>\s*>")
 _NAME_BEFORE = re.compile(r"((?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*$")
+# A parameter's name: behind a type, which is more than a qualifier; those without a name and packs are not read.
+_PARAMETER = re.compile(
+    r"(?:[*&>]|(?!(?:const|volatile|struct|typename)\b)\b\w+\s)\s*(?:(?:__restrict__|__restrict|const)\s+)*"
+    r"(?!(?:char|short|int|long|unsigned|float|double|bool|const|__restrict__)\b)([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*(?:=.*)?$",
+    re.S,
+)
 _VOID = re.compile(r"((?:__global__[^;{}()]*)?)\bvoid\s+(?:__\w+(?:\([^()]*\))?\s+)*([A-Za-z_]\w*)\s*\(")
 _TEMPLATE = re.compile(r"\btemplate\s*<")
 _PRELUDE = """
@@ -141,8 +147,15 @@ def _guarded(text: str) -> str:
         end = closing(plain, begin) + 1 if begin >= 0 else 0
         body = _BODY.match(plain, end) if end else None
         if body:
-            text = text[: body.end()] + " if (!::optiml::launched(__PRETTY_FUNCTION__)) return;" + text[body.end() :]
+            text = text[: body.end()] + _prologue(plain[begin + 1 : end - 1]) + text[body.end() :]
     return text
+
+
+def _prologue(parameters: str) -> str:
+    """What a kernel begins with: it gives its arguments, converted to its own types, and its name."""
+    names = [match[1] if (match := _PARAMETER.search(p)) else "" for p in split_arguments(parameters)]
+    given = f" if (::optiml::asking) ::optiml::arguments({', '.join(names)});" if names and all(names) else ""
+    return f"{given} if (!::optiml::launched(__PRETTY_FUNCTION__)) return;"
 
 
 def _parameters(plain: str, at: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from engine.capture.manifest import (
     load_manifest,
     recording_folder,
 )
+from engine.capture.recorded_checks import RecordedShapes, tied_lengths
+from engine.capture.recorded_launch import find_launch, per_extent
 from engine.capture.recorded_values import (
     LARGE,
     MULTIPLES,
@@ -27,30 +30,30 @@ from engine.capture.recorded_values import (
     fill_of,
     filling_size,
     fitting_size,
-    grid_text,
     may_hold_addresses,
     scalar_value,
-    trimmed,
     with_fields,
     written_number,
 )
 from engine.cuda.constants import words
 from engine.cuda.load import load_program
+from engine.cuda.parse import parse
 from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
 from engine.spec.draft import Draft, draft
+from engine.spec.drafted_contents import UNUSED, named
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import value_at
 from engine.spec.find import project_options
 from engine.spec.gaps import Gap
-from engine.spec.kernel_spec import Argument, Case, LaunchExpr, Role
+from engine.spec.kernel_spec import Argument, Case, Fill, Role
 from engine.spec.launch_config import evaluate
-from engine.spec.shapes import launchable_checks
+from engine.spec.size_gaps import FILLING
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
+from engine.spec.usage import Usage
 
 _SIDE = 32  # a number that only the host knows, up to which it alone explains no buffer
-_MOST_TRIED = 4096  # values of names that only the host knows
 _LEAST_WEIGHT = 0.001
 _SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
 
@@ -62,12 +65,14 @@ def recorded_spec(
     *,
     folder: Path | None = None,
     roles: Mapping[str, Role] = MappingProxyType({}),
+    whole: Collection[str] = (),
 ) -> Draft | None:
     """The spec of a kernel as the recorded program called it; None where no launch of it is recorded.
 
     `kernel` is as of `find_recorded`. `made` is the draft to start from (default: one from the text alone). What the recording
     does not decide stays as drafted; `missing` names what cannot be restored. `folder` is the recording's, by default the
-    repository's, `roles` are those that trial runs showed, of buffers.
+    repository's, `roles` are those that trial runs showed, of buffers, and `whole` the buffers that they went beyond: these are as long
+    as their allocations.
     Raises UsageError for a recording that cannot be read, SourceError.
     """
     folder = folder or recording_folder(root)
@@ -82,10 +87,12 @@ def recorded_spec(
     if roles:
         arguments = [replace(a, role=roles.get(a.name, a.role)) for a in made.spec.arguments]
         made = replace(made, spec=replace(made.spec, arguments=tuple(arguments)))
-    restored = _Restored(program, made, found, folder).draft()
+    restored = _Restored(program, made, found, folder, frozenset(whole)).draft()
     if restored.missing and len(found.launches) > 1:
         longest = max(found.launches, key=lambda r: r.total_us)
-        alone = _Restored(program, made, replace(found, launches=(longest,)), folder, alone=True).draft()
+        alone = _Restored(
+            program, made, replace(found, launches=(longest,)), folder, frozenset(whole), alone=True
+        ).draft()
         restored = restored if alone.missing else alone
     return restored
 
@@ -98,8 +105,10 @@ class _Restored:
     made: Draft
     found: RecordedKernel
     folder: Path
+    whole: frozenset[str]  # buffers that are as long as their allocations
     alone: bool = False  # launches of other shapes are left out
     notes: dict[str, list[str]] = field(default_factory=dict)
+    grid: Mapping[str, int] = field(default_factory=dict)  # as `FoundLaunch` has it
 
     def __post_init__(self) -> None:
         # Constant memory is in no recording: what the draft says of it stays.
@@ -126,7 +135,8 @@ class _Restored:
         self._scalars()
         sizes = self._sizes()
         self._values(sizes)
-        self._launch(sizes)
+        self._products(sizes)
+        sizes = self._launch(sizes)
         self._buffers(sizes)
         self._cases(sizes)
         self._refused()
@@ -160,6 +170,8 @@ class _Restored:
     def _scalars(self) -> None:
         """Values of scalars that are no sizes; a whole number that differs between launches becomes a size."""
         first, longest = self._heaviest(), self._longest()
+        for a in filter(self._unlike, self.spec.arguments):
+            self._set(replace(a, value="0"))  # a number of its own
         for a in self.spec.arguments:
             if a.role != "scalar" or self.spec.fields(a.name):
                 continue
@@ -187,6 +199,16 @@ class _Restored:
                 self._set(replace(a, value=written_number(value, dtype)))
                 more = ", differs between launches" if len(set(values)) > 1 else ""
                 self._say(f"args.{a.name}", f"recorded: the value{more}")
+
+    def _unlike(self, a: Argument) -> bool:
+        """Whether a scalar that is drafted as another argument was passed with other values."""
+        named = next((b for b in self.spec.arguments if a.value and b.name == a.value == b.size_name), None)
+        if named is None or self.spec.fields(a.name):
+            return False
+        one, other = (
+            [scalar_value(each.arguments[b.name], parse_dtype(b.type)) for each in self.launches] for b in (a, named)
+        )
+        return one != other
 
     def _longest(self) -> int:
         """Elements of the longest buffer: a number above it is no extent of anything."""
@@ -252,68 +274,47 @@ class _Restored:
                 for each in sizes:
                     del each[a.size_name]
 
+    def _products(self, sizes: list[dict[str, int]]) -> None:
+        """A length that is the product of two others in every recorded launch is that in each case."""
+        scalars = [
+            a for a in self.spec.arguments if a.size_name and all(own.get(a.size_name, 0) > LARGE for own in sizes)
+        ]
+        for a, (one, other) in itertools.product(scalars, itertools.combinations([b.size_name for b in scalars], 2)):
+            name, text = a.size_name, f"{one}*{other}"
+            if any(name not in own or value_at(text, own) != own[name] for own in sizes):
+                continue
+            for b in self.spec.arguments:
+                written = [
+                    text if t == name else re.sub(rf"\b{re.escape(name)}\b", f"({text})", t)
+                    for t in (b.size, b.fill.low, b.fill.high)
+                ]
+                fill = replace(b.fill, low=written[1], high=written[2])
+                self._set(replace(b, size=written[0], fill=fill, value=text if b.size_name == name else b.value))
+            self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
+            for own in sizes:
+                del own[name]
+
     # ---- the launch
 
-    def _launch(self, sizes: list[dict[str, int]]) -> None:
-        """Names that only the host knows get values that give the recorded launches; else the launch is declared."""
-        scalars = {a.size_name or a.name for a in self.spec.arguments}
-        hosts = [n for n in sizes[0] if n not in scalars]
-        problem = ""
-        for each, own in zip(self.launches, sizes, strict=True):
-            wanted = LaunchConfig(each.launch.grid, each.launch.block, each.launch.shared)
-            try:
-                problem = problem or self._solve(own, hosts, wanted, each)
-            except SourceError as error:
-                problem = problem or str(error)
-        drafted = self.spec.steps[0].launch
-        unread = drafted is not None or any(m.startswith("the launch: ") for m in self.missing)
-        declared = self._declared(sizes) if problem and unread else None
+    def _launch(self, sizes: list[dict[str, int]]) -> list[dict[str, int]]:
+        """The sizes that give the recorded launches; where the host's text gives them for none, the spec declares the launch."""
+        before = self.spec.steps[0].launch
+        found = find_launch(self.program, self.spec, self.launches, sizes)
+        self.spec, self.grid = found.spec, found.grid
         self._closed("the launch: ")
-        if declared is not None:
-            self.spec = replace(self.spec, steps=(replace(self.spec.steps[0], launch=declared),))
+        if found.problem:
+            self.missing.append(Gap(f"the launch: {found.problem}", "launch"))
+        elif self.spec.steps[0].launch != before:
             self._say("launch", "assumed: the grid, from the recorded launches")
-        elif problem:
-            self.missing.append(Gap(f"the launch: {problem}", "launch"))
-
-    def _solve(self, own: dict[str, int], hosts: Sequence[str], wanted: LaunchConfig, recorded: NamedLaunch) -> str:
-        """Sets the host's names in `own`; what is wrong where no values give the launch. What fills a buffer is tried first."""
-        figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
-        figures |= {wanted.threads * wanted.blocks, *(1 << k for k in range(11))}
-        sides = [blocks * threads for blocks, threads in zip(wanted.grid, wanted.block, strict=True)]
-        rooms = [recorded.room(a.name) for a in self._pointers()]  # the host may count bytes
-        values = [v for v in dict.fromkeys([*self._lengths(recorded), *sides, *rooms, *sorted(figures)]) if v >= 1]
-        tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
-        launch = evaluate(self.program, self.spec, 0, own)
-        for chosen in [tuple(own[h] for h in hosts), *tried]:
-            with_these = {**own, **dict(zip(hosts, chosen, strict=True))}
-            try:
-                launch = evaluate(self.program, self.spec, 0, with_these)
-            except SourceError:
-                continue
-            if launch == wanted:
-                own.update(with_these)
-                return ""
-        shown = f"{_shown(wanted)} was recorded, the source gives {_shown(launch)}"
-        return f"{shown} for {case_name(own)}"
-
-    def _declared(self, sizes: list[dict[str, int]]) -> LaunchExpr | None:
-        """Expressions that give every recorded launch; None where the block or the shared memory differ."""
-        first = self.launches[0].launch
-        if any((r.launch.block, r.launch.shared) != (first.block, first.shared) for r in self.launches):
-            return None
-        grid = []
-        for axis in range(3):
-            trials = list(zip(sizes, (r.launch.grid[axis] for r in self.launches), strict=True))
-            text = grid_text(list(sizes[0]), trials, first.block)
-            if not text:
-                return None
-            grid.append(text)
-        return LaunchExpr(trimmed(grid), trimmed([str(b) for b in first.block]), str(first.shared))
+        for a in self._pointers():
+            if not set(words(a.size)).isdisjoint(sizes[0].keys() - found.sizes[0].keys()):
+                self._set(replace(a, size=""))  # of what only the host knows
+        return found.sizes
 
     # ---- buffers
 
     def _buffers(self, sizes: list[dict[str, int]]) -> None:
-        tied = self._tied(sizes)
+        tied = tied_lengths(self.spec, sizes)
         names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes) and n not in tied]
         passed = {a.size_name or a.name for a in self.spec.arguments}
         sides = {n for n in names if n not in passed and all(own[n] <= _SIDE for own in sizes)}  # of blocks, mostly
@@ -321,6 +322,8 @@ class _Restored:
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
         likely = (lambda text: False, self._per_thread(sizes[heaviest]))
+        unit = parse(self.program.data, self.program.kernel_file)
+        used = named(self.program, Usage(unit, unit.kernel(self.spec.kernel)))
         for a in self.spec.arguments:
             if a.role == "scalar":
                 continue
@@ -330,33 +333,45 @@ class _Restored:
                     Gap(f"the size of '{a.name}': it was not an address in GPU memory in a recorded launch")
                 )
                 continue
+            if a.name not in used and "." not in a.name:
+                self._closed(f"the size of '{a.name}'")
+                self._say(f"args.{a.name}", UNUSED)
+                self._set(replace(a, role="in", size="1", fill=Fill("constant", "0")))
+                continue
             dtype = parse_dtype(a.type)
             room = trials[heaviest][1]
-            if a.size.isdigit() and self._exact() and room > int(a.size) * dtype.itemsize:
+            if a.size and self._exact() and any((value_at(a.size, o) or 0) * dtype.itemsize > r for o, r in trials):
+                a = replace(a, size="")  # the program has no room for it
+            if a.name in self.whole and self._exact():
+                a = replace(a, size=str(min(room for _, room in trials) // dtype.itemsize))
+                self._closed(f"the size of '{a.name}'")
+                self._say(f"args.{a.name}", f"{FILLING}, as the kernel goes beyond less")
+            elif a.size.isdigit() and self._exact() and room > int(a.size) * dtype.itemsize:
                 a = replace(a, size="")  # the text shows a part of it
             elif (
                 a.size
-                and a.role != "out"
                 and self._exact()
                 and (whole := filling_size(names, trials, dtype.itemsize, a.size))
+                and (a.role != "out" or not self.grid.keys().isdisjoint(words(whole)))
             ):
                 a = replace(a, size=whole)
-                self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
+                self._say(f"args.{a.name}", FILLING)
             if a.size:
                 short = next(((o, r) for o, r in trials if (value_at(a.size, o) or 0) * dtype.itemsize > r), None)
                 if short is not None:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
             elif (
-                size := fitting_size(names, trials, dtype.itemsize, (dtype.lanes, *blocks), likely[a.role == "out"])
-            ) and (size.isdigit() or not sides.issuperset(words(size))):
+                (size := fitting_size(names, trials, dtype.itemsize, (dtype.lanes, *blocks), likely[a.role == "out"]))
+                and (size.isdigit() or not sides.issuperset(words(size)))
+            ) or (size := per_extent(self.grid, trials, dtype.itemsize)):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
-                self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
+                self._say(f"args.{a.name}", FILLING)
             elif why := self._constant(sizes[heaviest], room, dtype.itemsize):
                 a = replace(a, size=str(room // dtype.itemsize))
                 self._closed(f"the size of '{a.name}'")
-                self._say(f"args.{a.name}", f"assumed: the size, from the recorded allocation, {why}")
+                self._say(f"args.{a.name}", f"{FILLING}, {why}")
             pairs = [(b.before, b.after) for each in self.launches if (b := each.buffer(a.name)) is not None]
             if changed(pairs) and a.role == "in":
                 a = replace(a, role="inout")
@@ -420,53 +435,10 @@ class _Restored:
             Case(case_name(dict(k)), dict(k), max(_LEAST_WEIGHT, round(w / most, 3)))
             for k, w in sorted(weights.items(), key=lambda item: -item[1])
         )
-        scalars = {a.size_name or a.name for a in self.spec.arguments}
-        drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
-        # What only the host knows is as recorded, but for the length of a buffer.
-        extents = {n for a in self._pointers() for n in words(a.size) if time[0].sizes.get(n, 0) > LARGE}
-        fixed = {n: v for n, v in time[0].sizes.items() if n not in drafted or (n not in scalars and n not in extents)}
-        tied = self._tied(sizes)
-        check = []
-        for case in self.spec.check:
-            own = {n: int(v) for n, v in {**case.sizes, **fixed}.items() if n in time[0].sizes}
-            check.append(self._agreeing({**own, **{n: own[m] for n, m in tied.items()}}, sizes))
-        self.spec = replace(
-            self.spec,
-            time=time,
-            check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
-        )
-        lengths = {n for n in time[0].sizes if n not in fixed}
-        tiles = [self._agreeing(c.sizes, sizes) for c in launchable_checks(self.program, self.spec, lengths)]
-        self.spec = replace(
-            self.spec, check=tuple(Case(case_name(s), s) for at, s in enumerate(tiles) if s not in tiles[:at])
-        )
+        self.spec = RecordedShapes(self.program, self.spec, sizes, self.grid).spec(time)
         self._say("time", "recorded: the shapes, weighted by their time")
         if self.alone:
             self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
-
-    def _tied(self, sizes: Sequence[Mapping[str, int]]) -> dict[str, str]:
-        """Lengths that only the host knows and that are one of the kernel's in every recorded launch, with its name."""
-        scalars = [a.size_name for a in self.spec.arguments if a.size_name]
-        hosts = [n for n in sizes[0] if n not in {a.name for a in self.spec.arguments} | set(scalars)]
-        found = {}
-        for name in hosts:
-            equal = [m for m in scalars if all(own.get(m) == own[name] > LARGE for own in sizes)]
-            if len(equal) == 1:
-                found[name] = equal[0]
-        return found
-
-    def _agreeing(self, drafted: Mapping[str, int | float], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
-        """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
-        case = {name: int(value) for name, value in drafted.items()}
-        equal = {n: next(m for m in case if all(own.get(n) == own.get(m) for own in sizes)) for n in case}
-        merged = {n: case[equal[n]] for n in case}
-        for tried in (case, merged):
-            try:
-                evaluate(self.program, self.spec, 0, tried)
-            except SourceError:
-                continue
-            return tried
-        return case
 
     def _refused(self) -> None:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
@@ -494,7 +466,3 @@ def _is_expression(value: str) -> bool:
 
 def _threads(launch: LaunchConfig | RecordedLaunch) -> int:
     return math.prod(launch.grid) * math.prod(launch.block)
-
-
-def _shown(launch: LaunchConfig) -> str:
-    return f"<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"

@@ -96,6 +96,7 @@ def fitting_size(
     options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
     # A size may count bytes.
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
+    partial += [f"{name} + 1" for name in names]  # where the last row ends
     several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
     constant = [str(trials[0][1] // itemsize)] if several and len({room for _, room in trials}) == 1 else []
     # One result of each block comes after what needs no rounding.
@@ -170,6 +171,8 @@ def _float_fill(found: np.ndarray, drafted: Fill) -> tuple[Fill, str]:
     said = f"recorded: {low:.3g} to {high:.3g}"
     if low == high:
         return (Fill("constant", "0"), said) if low == 0 and drafted.kind == "constant" else (drafted, said)
+    if low == 0 and high == 1 and np.isin(finite, (0, 1)).all():
+        return Fill("integers", "0", "2"), "recorded: 0 and 1 alone"  # flags: of fractions a cast makes zeros
     if low >= 0:
         return Fill("uniform", _down(low), f"{high * 1.001:.3g}"), said
     mean, deviation = float(finite.mean()), float(finite.std())
@@ -187,27 +190,3 @@ def may_hold_addresses(argument: Argument) -> bool:
     """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
     dtype = parse_dtype(argument.type)
     return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
-
-
-def trimmed(extents: Sequence[str]) -> tuple[str, ...]:
-    """Without trailing ones."""
-    last = max((i for i, text in enumerate(extents) if text != "1"), default=0)
-    return tuple(extents[: last + 1])
-
-
-def grid_text(
-    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], block: tuple[int, int, int]
-) -> str:
-    """The simplest expression for one extent of the grid; "" where none gives all of them."""
-    if all(extent == 1 for _, extent in trials):
-        return "1"
-    threads = block[0] * block[1] * block[2]
-    per = dict.fromkeys([*block, threads, 2 * threads, 4 * threads, *(1 << k for k in range(1, 11))])
-    lengths = [n for n in names if any(sizes[n] > LARGE for sizes, _ in trials)] or list(names)
-    options = [f"cdiv({p}, {d})" for d in per if d > 1 for p in products(lengths)] + products(names)
-    options.sort(key=lambda text: text.count("*"))
-    for text in options:
-        if all(value_at(text, sizes) == extent for sizes, extent in trials):
-            return text
-    constant = {extent for _, extent in trials}
-    return str(constant.pop()) if len(constant) == 1 else ""

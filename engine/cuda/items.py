@@ -182,8 +182,8 @@ class _Splitter:
                     and self.closed < _MAX_GROUPS
                     and _ends_with_body(self.current)
                 ):
-                    following = tokens[index + 1] if index + 1 < len(tokens) else None
-                    if following is None or following.text != ";":
+                    following = tokens[index + 1].text if index + 1 < len(tokens) else ""
+                    if following not in (";", ",", "{"):  # the latter two behind `: a{}` of a constructor
                         self._end()
             elif token.text == ";" and self.depth == 0:
                 self._end()

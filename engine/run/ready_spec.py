@@ -31,6 +31,7 @@ from engine.spec.gaps import Gap, answered, assumptions, is_open, lines_of, prop
 from engine.spec.kernel_spec import Case, CompileOptions, KernelSpec, LaunchExpr, Role
 from engine.spec.launch_config import evaluate
 from engine.spec.reader import spec_of
+from engine.spec.size_gaps import FILLING, left, marked
 from engine.spec.spec_text import with_checks
 from engine.spec.tables import Table, comment_tables, split_kernel
 
@@ -42,7 +43,15 @@ _REDRAFT = ("kernel", "compile.defines", "launch")  # what other gaps may close 
 class Recorded(Protocol):
     """The spec of a kernel as the program of the repository at `root` called it, as `engine.capture.recorded_spec.recorded_spec` has it."""
 
-    def __call__(self, root: Path, kernel: str, /, *, roles: Mapping[str, Role] = MappingProxyType({})) -> Draft | None:
+    def __call__(
+        self,
+        root: Path,
+        kernel: str,
+        /,
+        *,
+        roles: Mapping[str, Role] = MappingProxyType({}),
+        whole: Collection[str] = (),
+    ) -> Draft | None:
         """None where no launch of the kernel was recorded."""
         ...
 
@@ -201,23 +210,45 @@ class SpecMaker:
             try:
                 machine = CpuMachine(cache_folder() / "cpu", sandbox=self._box, scratch=scratch)
                 probe = CpuProbe(program, found.spec, machine, self._root)
-                failing = probe.failing(found.spec, found.spec.check)
-                if not failing and all(_blocks(program, found.spec, case) == 1 for case in found.spec.time):
-                    # Threads of several blocks may meet where the program never has them.
-                    several = [case for case in found.spec.check if _blocks(program, found.spec, case) > 1]
-                    failing = dict.fromkeys(probe.racy(found.spec, several), "races")
-                shapes = other_shapes(probe, found.spec, failing) if failing else ()
+                whole: set[str] = set()
+                while True:
+                    failing, shapes, beyond = self._failing(probe, program, found)
+                    again = self._again(kernel, whole=whole | beyond) if beyond - whole and not shapes else None
+                    if again is None or again.missing:
+                        break
+                    found, whole = again, whole | beyond
                 cases = shapes or (() if failing else found.spec.check)
                 overwritten = probe.overwritten(found.spec, cases) if cases else frozenset[str]()
-                if (probe.kept or overwritten) and self._recorded is not None:
+                if probe.kept or overwritten:
                     roles: dict[str, Role] = {**dict.fromkeys(probe.kept, "inout"), **dict.fromkeys(overwritten, "out")}
-                    found = self._recorded(self._root, kernel, roles=roles) or found
+                    found = self._again(kernel, roles=roles, **({"whole": whole} if whole else {})) or found
             except OptimlError as error:
                 return found, "recorded", (f"the recorded spec was not tried: {error}",)
         if not shapes:
             return found, "recorded", ()
         text = with_checks(found.text, shapes, KEEPING)
         return replace(found, spec=replace(found.spec, check=shapes), text=text), "recorded", ()
+
+    def _again(self, kernel: str, **shown: Any) -> Draft | None:
+        """The recorded spec with what trial runs showed."""
+        return self._recorded(self._root, kernel, **shown) if self._recorded is not None else None
+
+    def _failing(
+        self, probe: CpuProbe, program: Program, found: Draft
+    ) -> tuple[Mapping[str, str], tuple[Case, ...], set[str]]:
+        """Checks at which the kernel fails on its own, others at which it does not, and the buffers that it goes beyond.
+
+        A size that was only found to fill an allocation is refuted by that: no other shapes are looked for.
+        """
+        failing = probe.failing(found.spec, found.spec.check)
+        if not failing and all(_blocks(program, found.spec, case) == 1 for case in found.spec.time):
+            # Threads of several blocks may meet where the program never has them.
+            several = [case for case in found.spec.check if _blocks(program, found.spec, case) > 1]
+            failing = dict.fromkeys(probe.racy(found.spec, several), "races")
+        beyond = {name for said in failing.values() if (name := left(said))}
+        if beyond and all(marked(found.text, name, FILLING) for name in beyond):
+            return failing, (), beyond
+        return failing, other_shapes(probe, found.spec, failing) if failing else (), beyond
 
     def _probed(self, program: Program, known: Known, form: Form, toml_file: str) -> tuple[Draft, tuple[str, ...]]:
         """A draft with extents and roles as runs on the CPU show them, and why it has none of that."""

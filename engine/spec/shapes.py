@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -269,11 +270,13 @@ def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple
     """Check shapes whose lengths are multiples of the sides of tiles."""
     tile = _least_tile(program, spec, *lengths) if len(lengths) == 1 else _TILE
     sizes = [{n: -(-int(v) // tile) * tile if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
-    if len(lengths) == 1 and len({tuple(case.items()) for case in sizes}) == 1:  # one tile covers all
-        sizes = [{n: k * v if n in lengths else v for n, v in sizes[0].items()} for k in (1, 2, 3)]
+    if len(lengths) == 1 and len({case[n] for case in sizes for n in lengths}) == 1:  # one tile covers all
+        turns = itertools.islice(itertools.cycle(sizes), 3)
+        sizes = [{n: k * v if n in lengths else v for n, v in case.items()} for k, case in enumerate(turns, 1)]
     least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
     # Whole tiles of 64 on every side may be too much to check.
-    if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > MAX_CHECKED:
+    constant = _largest([a for a in spec.arguments if a.size.isdigit()], least)  # which gets no smaller
+    if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > max(MAX_CHECKED, constant):
         order, base, side = sorted(lengths), spec.check[0].sizes, 8
         while True:
             sizes = [{**base, **{n: side << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]

@@ -15,6 +15,7 @@ from engine.spec.usage import Usage
 
 _STRIDE = re.compile(r"stride|step|pitch", re.IGNORECASE)  # what is 1 where it is assumed, and mostly is not
 COVERING = "assumed: the size (the end is not touched)"  # said of a size that only has room for what trials touched
+FILLING = "assumed: the size, from the recorded allocation"
 _BEYOND = re.compile(r"(?:reads|writes) ([\w.]+)\[-?\d+\], which has")
 _MOST_SHOWN = 4  # names in a sentence
 _ALLOCATION = re.compile(r"alloc|resize|vector|empty|zeros|\bnew\b|reserve", re.IGNORECASE)
@@ -81,9 +82,19 @@ def set_extent(part: Part, reach: Reach, usage: Usage, missing: list[Gap], untri
 
 def refuted(text: str, said: str) -> str:
     """The buffer of a draft's text whose size only covers what trials touched, where a check goes beyond it; "" for none."""
+    name = left(said)
+    return name if name and marked(text, name, COVERING) else ""
+
+
+def left(said: str) -> str:
+    """The buffer that a kernel goes beyond, in the words of a finding; "" where they say something else."""
     found = _BEYOND.search(said)
-    line = next((ln for ln in text.splitlines() if found and f"args.{found[1]} =" in ln), "")
-    return found[1] if found and COVERING in line else ""
+    return found[1] if found else ""
+
+
+def marked(text: str, name: str, note: str) -> bool:
+    """Whether a draft's text has a note on an argument."""
+    return any(f"args.{name} =" in line and note in line for line in text.splitlines())
 
 
 def _as_assumed(names: Sequence[str]) -> str:

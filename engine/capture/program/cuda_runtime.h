@@ -62,6 +62,12 @@ cudaError_t launch(const Config &config, const Call &call);
 void host_writes();  // from now on the host writes to allocations unseen: no launch is taken for a repetition
 // At the begin of each kernel, with its own name: false, with an error, where the host calls it like a function.
 bool launched(const char *pretty);
+extern bool asking;  // a kernel is called for its name and its arguments alone
+void asked(size_t bytes, const void *value);
+template <class... P_>
+void arguments(const P_ &...given) {
+    (asked(sizeof(given), &given), ...);
+}
 
 template <class F_, class... P_, std::size_t... I_>
 cudaError_t start(const Config &config, const char *name, const void *address, F_ function, std::tuple<P_...> &given,

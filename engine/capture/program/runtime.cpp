@@ -180,7 +180,7 @@ Recording *recording() {
 }
 
 const char *asked_name = nullptr;  // what a kernel called itself outside of a launch
-bool asking_name = false;
+std::vector<std::string> asked_values;  // and what it got there: a literal 2 that is passed for a float is 2.0f
 
 // The arguments in `… [with T = float; int N = 4]` (g++) or `… [T = float, N = 4]` (clang++), with commas between.
 std::string template_arguments(const std::string &pretty) {
@@ -212,9 +212,9 @@ std::string symbol_of(const optiml::Call &call) {
     // A static function, or deduced arguments: the name as written, the arguments as the kernel itself knows them.
     std::string name = call.name;
     name = name.substr(0, name.find('<'));
-    asking_name = true, asked_name = nullptr;
+    optiml::asking = true, asked_name = nullptr, asked_values.clear();
     call.thread(argument_values);
-    asking_name = false;
+    optiml::asking = false;
     std::string given = asked_name ? template_arguments(asked_name) : "";
     return given.empty() ? name : name + "<" + given + ">";
 }
@@ -238,9 +238,11 @@ void read_arguments(Record &record, const optiml::Call &call) {
     uint64_t most = most_text ? std::strtoull(most_text, nullptr, 10) : 16ull << 20;
     static uint64_t used = 0;
     size_t offset = 0;
+    bool converted = !call.function && asked_values.size() == static_cast<size_t>(call.count);
     for (int i = 0; i < call.count; ++i) {
-        Argument argument{offset, call.sizes[i], std::string(argument_values + call.offsets[i], call.sizes[i]), {}};
-        offset += call.sizes[i];
+        std::string value = converted ? asked_values[static_cast<size_t>(i)] : std::string(argument_values + call.offsets[i], call.sizes[i]);
+        Argument argument{offset, value.size(), value, {}};
+        offset += value.size();
         for (size_t at = 0; at + 8 <= argument.size; at += 8) {
             char *word = nullptr;
             memcpy(&word, argument.data.data() + at, 8);
@@ -373,10 +375,14 @@ cudaError_t optiml::launch(const Config &c, const Call &call) {
 
 void optiml::host_writes() { host_writes_unseen = true; }
 
+bool optiml::asking = false;
+
+void optiml::asked(size_t bytes, const void *value) { asked_values.emplace_back(static_cast<const char *>(value), bytes); }
+
 bool optiml::launched(const char *pretty) {
-    if (asking_name) asked_name = pretty;
+    if (asking) asked_name = pretty;
     else if (!current) last_error = cudaErrorMissingConfiguration;
-    return current && !asking_name;
+    return current && !asking;
 }
 
 // ---- what the machine of fibres wants of its program

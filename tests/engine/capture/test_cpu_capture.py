@@ -148,6 +148,28 @@ def test_an_instance_is_known_whoever_chose_it(repository: Path, cache: Path) ->
     }  # fmt: skip
 
 
+def test_arguments_are_recorded_as_the_kernel_takes_them(repository: Path, cache: Path) -> None:
+    """A literal that is passed to a template's `size_t` was 4 bytes, one for a `float` the bits of a whole number."""
+    (repository / "k.cu").write_text("""
+        struct Half { int a; Half(int a) : a(a / 2) {} };
+        template <typename T> __global__ void fill(const size_t n, T *__restrict__ x, float f, Half h, const double g = 0.5) {
+            if (threadIdx.x < n) x[threadIdx.x] = f * h.a * g;
+        }
+        template <typename... T> __global__ void pack(float *x, T... n) { x[0] = sizeof...(n); }
+        int main() { float* x; cudaMalloc(&x, 64); fill<<<1, 32>>>(3 * 2, x, 2, 8, 1); pack<<<1, 1>>>(x, 1, 2); }
+    """)
+    manifest, code = _record(repository, cache, "k.cu")
+    assert code == 0
+    (launch,) = _kernel(manifest, "fill").launches
+    (other,) = next(k for k in manifest.kernels if k.name.startswith("pack")).launches
+    n, _, f, h, g = (bytes.fromhex(a.data) for a in launch.arguments)
+    assert (struct.unpack("<Q", n), struct.unpack("<f", f), h, struct.unpack("<d", g)) == (
+        (6,), (2.0,), b"\4\0\0\0", (1.0,),
+    )  # fmt: skip
+    assert [a.size for a in other.arguments] == [8, 4, 4]
+    assert launch.arguments[1].buffers[0].room == 64
+
+
 def test_a_makefile_of_its_own(repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (repository / "sum.cu").write_text(_SUM)
     manifest, code = _record(

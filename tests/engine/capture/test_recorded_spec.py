@@ -26,6 +26,8 @@ from engine.capture.recorded_spec import recorded_spec
 from engine.capture.recorded_values import fill_of, filling_size, fitting_size
 from engine.cuda.load import load_program
 from engine.errors import UsageError
+from engine.process.sandbox import sandbox
+from engine.run.ready_spec import SpecMaker
 from engine.spec.dtypes import parse_dtype
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import Fill, KernelSpec
@@ -255,6 +257,193 @@ def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> N
     assert (made.spec.argument("x").size, made.missing) == ("5000000", ())
 
 
+def _number(value: int) -> RecordedArgument:
+    return RecordedArgument(4, value.to_bytes(4, "little").hex(), ())
+
+
+def _declared(tmp_path: Path, text: str, launch: Shape, arguments: list[RecordedArgument]) -> KernelSpec:
+    """The spec of the kernel `k` that is launched so, by host code that gives no such launch."""
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / "k.cu").write_text(text)
+    _save(tmp_path, "k", launch, arguments, call=CPU_CALL)
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert made.missing == (), made.text
+    program = load_program(tmp_path / "k.cu")
+    (time,) = made.spec.time
+    given = evaluate(program, made.spec, 0, time.sizes)
+    assert (given.grid, given.block) == launch
+    (tmp_path / "k.cu").write_text(made.text + text)
+    assert find_spec(tmp_path, tmp_path / "k.cu")[0].check == made.spec.check
+    return made.spec
+
+
+def test_a_grid_that_nothing_gives_counts_threads(tmp_path: Path) -> None:
+    """A buffer of 2**25 elements, which no check made smaller: the host's number of elements is no argument."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(int step, int* x) { int i = blockIdx.x * 256 + threadIdx.x; if (x[i] > step) x[i] -= step; }\n",
+        ((131072, 1, 1), (256, 1, 1)),
+        [_number(2), _pointer(1 << 40, 4 << 25)],
+    )
+    assert (spec.argument("x").size, spec.time[0].sizes["threads"]) == ("threads", 1 << 25)
+    assert [c.sizes["threads"] for c in spec.check[:3]] == [768, 1280, 256]
+
+
+def test_a_grid_that_nothing_gives_counts_blocks(tmp_path: Path) -> None:
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(int cols, const float* x, float* y) {\n"
+        "    for (int i = threadIdx.x; i < cols; i += 256) y[blockIdx.x * cols + i] = 2 * x[blockIdx.x * cols + i];\n}\n",
+        ((729, 1, 1), (256, 1, 1)),
+        [_number(1000), _pointer(1 << 40, 2_916_000), _pointer(1 << 41, 2_916_000)],
+    )
+    assert [spec.argument(n).size for n in ("x", "y")] == ["cols*blocks", "cols*blocks"]
+    assert len({(c.sizes["cols"], c.sizes["blocks"]) for c in spec.check}) >= 3
+    assert max(c.sizes["blocks"] for c in spec.check) < 10
+
+
+def test_a_scalar_that_is_an_extent_of_the_grid_is_a_size(tmp_path: Path) -> None:
+    """The kernel does not use `dims`, and the host's text gave the grid a name of its own, for which no value fits."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(int n, int dims, const int* v, float* y) {\n"
+        "    v += 32 * blockIdx.y; y += n * blockIdx.y;\n"
+        "    for (int i = threadIdx.x; i < n; i += 128) y[i] = v[i % 32];\n}\n"
+        "void run(int n, int dims, const int* v, float* y) {\n"
+        "    dim3 grid; grid.y = dims; for (grid.x = 1; grid.x < n / 4096; grid.x *= 2);\n"
+        "    k<<<grid, 128>>>(n, dims, v, y);\n}\n",
+        ((1, 1000, 1), (128, 1, 1)),
+        [_number(5000), _number(1000), _pointer(1 << 40, 128_000), _pointer(1 << 41, 20_000_000)],
+    )
+    assert (spec.argument("v").size, spec.argument("dims").value) == ("32*dims", "")
+    assert _value(spec.argument("y").size, {"n": 7, "dims": 3}) == 21
+    assert dict(spec.time[0].sizes) == {"n": 5000, "dims": 1000}
+    assert len({c.sizes["dims"] for c in spec.check}) >= 3
+
+
+def test_a_drafted_stride_is_no_size_where_it_was_recorded_otherwise(tmp_path: Path) -> None:
+    """`i / step` looked like a row of a matrix without gaps: the 4 of `step` was taken for the number of rows."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(const float* x, float* y, int rows, int step) {\n"
+        "    int i = blockIdx.x * 256 + threadIdx.x;\n    if (i >= step * rows) return;\n"
+        "    float s = 0;\n    for (int j = i % step; j < rows; j += step) s += x[j];\n    if (i % step == 0) y[i / step] = s;\n}\n"
+        "void run(const float* x, float* y, int rows) {\n"
+        "    int step = 4;\n    k<<<(step * rows + 255) / 256, 256>>>(x, y, rows, step);\n}\n",
+        ((63, 1, 1), (256, 1, 1)),
+        [_pointer(1 << 40, 16_000), _pointer(1 << 41, 16_000), _number(4000), _number(4)],
+    )
+    assert (spec.argument("step").value, dict(spec.time[0].sizes)) == ("4", {"rows": 4000})
+
+
+def test_a_drafted_size_that_the_allocation_has_no_room_for_is_none(tmp_path: Path) -> None:
+    """`w` is a band beyond which nothing is looked at: `rows + w` elements were asked for, where the program has 103."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(int* e, int rows, int w) { for (int i = 0; i < rows + w; i++) if (i <= rows) e[i] = i; }\n"
+        "void run(int* e, int rows, int w) { k<<<1, 1>>>(e, rows, w); }\n",
+        ((1, 1, 1), (1, 1, 1)),
+        [_pointer(1 << 40, 4 * 103), _number(102), _number(100)],
+    )
+    assert spec.argument("e").size == "rows + 1"
+
+
+def test_a_buffer_that_the_kernel_goes_beyond_is_as_long_as_its_allocation(tmp_path: Path) -> None:
+    """`rows` and `most` were of one value, so `2*rows` filled the table: at fewer rows the kernel read beyond it."""
+    text = (
+        "__global__ void k(const float* table, float* y, int rows, int most) {\n"
+        "    int i = blockIdx.x * 64 + threadIdx.x;\n    if (i < rows) y[i] = 2 * table[i % 8 + most];\n}\n"
+        "void run(const float* table, float* y, int rows) { k<<<(rows + 63) / 64, 64>>>(table, y, rows, 512); }\n"
+    )
+    _declared(
+        tmp_path, text, ((8, 1, 1), (64, 1, 1)),
+        [_pointer(1 << 40, 4096), _pointer(1 << 41, 2048), _number(512), _number(512)],
+    )  # fmt: skip
+    (tmp_path / "k.cu").write_text(text)
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert made.spec.argument("table").size == "2*rows"
+    ready = SpecMaker(tmp_path, sandbox(False), recorded=recorded_spec).ready(tmp_path / "k.cu", "k")
+    assert (ready.spec.argument("table").size, ready.spec.argument("y").size) == ("1024", "rows")
+    assert len(ready.spec.check) > 2
+    assert "as the kernel goes beyond less" in "".join(ready.assumed) + ready.text
+
+
+def test_a_buffer_that_the_kernel_does_not_use_is_no_input(tmp_path: Path) -> None:
+    """It was refused: "no output depends on the input"."""
+    spec = _declared(
+        tmp_path,
+        "#define READ(name) name[i]\n"
+        "__global__ void k(const float* x, const float* none, float* y, int n) {\n"
+        "    int i = blockIdx.x * 64 + threadIdx.x;\n    if (i < n) y[i] = 2 * READ(x);\n}\n"
+        "void run(const float* x, float* y, int n) { k<<<(n + 63) / 64, 64>>>(x, x, y, n); }\n",
+        ((8, 1, 1), (64, 1, 1)),
+        [_pointer(1 << 40, 2048), _pointer(1 << 41, 2048), _pointer(1 << 42, 2048), _number(512)],
+    )
+    assert [(a.name, a.size, a.fill.kind) for a in spec.arguments if a.role == "in"] == [
+        ("x", "n", "normal"), ("none", "1", "constant"),
+    ]  # fmt: skip
+
+
+def test_a_number_that_is_no_length_stays_near_the_recorded_one_in_checks(tmp_path: Path) -> None:
+    """`bits` and `first` were checked at 129 and 257, and for the length no launch was found: grids of 0 blocks."""
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(const unsigned* x, unsigned* y, int bits, int first) {\n"
+        "    int i = blockIdx.x * 128 + threadIdx.x;\n    unsigned v = x[i];\n"
+        "    for (int b = first; b < first + bits; b++) v ^= v >> b;\n    y[i] = v;\n}\n"
+        "void run(const unsigned* x, unsigned* y, int bits, int first, int n) { k<<<n / 128, 128>>>(x, y, bits, first); }\n",
+        ((512, 1, 1), (128, 1, 1)),
+        [_pointer(1 << 40, 1 << 18), _pointer(1 << 41, 1 << 18), _number(4), _number(0)],
+    )
+    assert {(c.sizes["bits"], c.sizes["first"]) for c in spec.check} == {(4, 0), (2, 0)}
+    assert len({c.sizes["n"] for c in spec.check if c.sizes["n"] % 128 == 0}) >= 2
+
+
+def test_a_length_that_is_the_product_of_two_others_is_that_in_checks(tmp_path: Path) -> None:
+    spec = _declared(
+        tmp_path,
+        "__global__ void k(const float* x, float* y, int width, int height, int count) {\n"
+        "    int i = blockIdx.x * 64 + threadIdx.x;\n"
+        "    if (i < count) y[i] = x[i] + x[i / width * width] + (i / width + 1 < height ? x[i + width] : 0);\n}\n"
+        "void run(const float* x, float* y, int w, int h) { k<<<(w * h + 63) / 64, 64>>>(x, y, w, h, w * h); }\n",
+        ((469, 1, 1), (64, 1, 1)),
+        [_pointer(1 << 40, 120_000), _pointer(1 << 41, 120_000), _number(300), _number(100), _number(30_000)],
+    )
+    assert spec.argument("count").value == "width*height"
+    assert [_value(spec.argument(n).size, {"width": 3, "height": 5}) for n in ("x", "y")] == [15, 15]
+    assert dict(spec.time[0].sizes) == {"width": 300, "height": 100}
+
+
+def test_numbers_of_the_hosts_are_found_one_by_one(tmp_path: Path) -> None:
+    """Of three names 4096 combinations were tried, which took minutes and did not reach the recorded one."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float* y, int cols) { for (int i = threadIdx.x; i < cols; i += blockDim.x) y[blockIdx.x * cols + i] = 1; }\n"
+        "void run(float* y, int cols, int rows, int planes, int side) { k<<<dim3(rows, planes), dim3(side)>>>(y, cols); }\n"
+    )
+    _save(
+        tmp_path, "k", ((300, 7, 1), (96, 1, 1)), [_pointer(1 << 40, 300 * 500 * 4), _number(500)], call=CPU_CALL
+    )  # fmt: skip
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert made.missing == ()
+    assert dict(made.spec.time[0].sizes) == {"cols": 500, "rows": 300, "planes": 7, "side": 96}
+
+
+def test_a_number_of_the_hosts_may_be_zero(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float* y, int rows) { if (blockIdx.x < rows) y[blockIdx.x * 64 + threadIdx.x] = 1; }\n"
+        "void run(float* y, int rows, int left) { k<<<rows - left, 64>>>(y, rows); }\n"
+    )
+    _save(tmp_path, "k", ((50, 1, 1), (64, 1, 1)), [_pointer(1 << 40, 12_800), _number(50)], call=CPU_CALL)
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert (made.missing, dict(made.spec.time[0].sizes)) == ((), {"rows": 50, "left": 0})
+
+
 def test_of_two_sizes_of_one_value_the_threads_choose(tmp_path: Path) -> None:
     """With k = m both k*n and m*n fill the allocation; the grid grows with m and n."""
     (tmp_path / ".git").mkdir()
@@ -448,6 +637,14 @@ def test_random_indices_are_below_the_size_that_they_nearly_reach() -> None:
     assert fill_of(high_only, parse_dtype("int32"), sizes, Fill())[0].high == "50257"  # from 50000: no check's width
     few = indices[:20]
     assert fill_of(few, parse_dtype("int32"), sizes, Fill())[0].high == str(few.max() + 1)
+
+
+def test_floats_that_are_flags_are_drawn_as_flags() -> None:
+    """`(int)x[i] == 0` held for every number between 0 and 1: "no output depends on the input"."""
+    flags = np.array([0, 1, 1, 0], np.float32)
+    assert fill_of(flags, parse_dtype("float"), {}, Fill())[0] == Fill("integers", "0", "2")
+    assert fill_of(flags + np.float32(0.5), parse_dtype("float"), {}, Fill())[0].kind == "uniform"
+    assert fill_of(flags * 3, parse_dtype("float"), {}, Fill())[0].kind == "uniform"
 
 
 def test_sizes_fit_the_recorded_room() -> None:

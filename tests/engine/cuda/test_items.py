@@ -40,3 +40,12 @@ int declared(int i);
 """
     found = [(i.kind, i.defines) for i in items_of(text) if i.kind != "directive"]
     assert found == [("open", ()), ("typedef", ("Kind", "ONE")), ("function", ("declared",)), ("close", ())]
+
+
+def test_a_braced_initialiser_behind_a_label_is_no_body() -> None:
+    """The constructor was cut in two there, and the slice of a kernel that takes such a struct did not compile."""
+    inside = "public: S() : a{}, b{1} { }\nint a; int b;\nprivate: void f() {}\nint c;"
+    found = items_of(inside)
+    assert [i.kind for i in found].count("function") == 2
+    assert len(found) == 5
+    assert inside[found[0].span.start : found[0].span.end].endswith("b{1} { }")
