@@ -65,9 +65,12 @@ class Controls:
         wanted: dict[tuple[str, str], bool] = {}
         for item in known:
             for name in (a.name for a in self.spec.outputs):
-                for what, content in _wrong_contents(self.spec.arguments, item, name).items():
+                contents = _wrong_contents(self.spec.arguments, item, name)
+                for what, content in contents.items():
                     seen = wanted.get((what, name), False)
                     wanted[what, name] = seen or self.differs(item, {**item.original, name: content})
+                if _COPY not in contents:  # no input has room for it: whoever copies one fails here
+                    wanted[_COPY, name] = True
         return [
             f"{what} in '{name}' would be accepted as a correct result"
             for (what, name), seen in wanted.items()

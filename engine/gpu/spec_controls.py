@@ -50,6 +50,8 @@ class SpecControls:
             controls["stale"] = stale
             if source := _copied(buffers, name):
                 controls["copy"] = buffers.main.view(source, cp.uint8)[: target.size]
+            else:  # no input has room for it: whoever copies one fails here
+                self._proven.add(("copy", name))
             tolerance = self._checker.tolerances([(index, family)])[index, family, name]
             for what, content in controls.items():
                 self._wanted.add((what, name))

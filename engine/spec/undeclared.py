@@ -23,11 +23,22 @@ from engine.spec.kernel_spec import Argument, Case, KernelSpec
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 _WORD = re.compile(r"[A-Za-z_]\w*")
 Kind = Literal[
-    "below", "above", "far above", "ends", "filled", "ranged nan", "zeros beside nan", "masked", "rows", "segments"
+    "below",
+    "above",
+    "far above",
+    "ends",
+    "filled",
+    "ranged nan",
+    "zeros beside nan",
+    "masked",
+    "rows",
+    "segments",
+    "empty",
 ]
 
 LONG_ROWS = "long rows with columns in any order"
 ONE_SEGMENT = "one long segment, which ends with the buffer"
+EMPTY_SEGMENTS = "segments without elements"
 _NAN_SHARE = 64  # one element of so many is NaN: most rows keep a finite result
 _KEPT = 256  # one element of so many stays among zeros: most tiles have none. Ours
 _ALTERED = 4  # one whole number of so many is beyond its range. Ours
@@ -64,6 +75,7 @@ class Undeclared:
             "masked": f"'{self.argument}' minus infinity in every other place",
             "rows": LONG_ROWS,
             "segments": ONE_SEGMENT,
+            "empty": EMPTY_SEGMENTS,
         }[self.kind]
 
 
@@ -90,7 +102,7 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
     if any(argument.fill.kind == "csr_offsets" for argument in _read(spec)):
         found.append(Undeclared("rows"))
     if any(argument.fill.kind == "offsets" for argument in _read(spec)):
-        found.append(Undeclared("segments"))
+        found += [Undeclared("segments"), Undeclared("empty")]
     return tuple(found)
 
 
@@ -122,6 +134,8 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
         return {**buffers, **_other_rows(spec, case, buffers, rng)}
     if change.kind == "segments":
         return {**buffers, **_one_segment(spec, case, buffers, rng)}
+    if change.kind == "empty":
+        return {**buffers, **_empty_segments(spec, buffers, rng)}
     if change.argument:
         old = buffers[change.argument]
         buffers[change.argument] = np.where(rng.random(old.size) * _KEPT < 1.0, old, np.zeros((), old.dtype))
@@ -193,6 +207,19 @@ def _one_segment(spec: KernelSpec, case: Case, buffers: Arrays, rng: np.random.G
         steps[int(rng.integers(count))] += (high - 1 - low) * count
         ends = np.concatenate(([0], np.cumsum(steps)))
         if ends[-1] <= parse_dtype(argument.type).limits[1]:
+            found[argument.name] = ends.astype(buffers[argument.name].dtype)
+    return found
+
+
+def _empty_segments(spec: KernelSpec, buffers: Arrays, rng: np.random.Generator) -> Arrays:
+    """Offsets of which every other segment or so, and the first one, has no element; the others are as long as they were."""
+    found = Arrays()
+    for argument in spec.arguments:
+        if argument.fill.kind == "offsets" and argument.name in buffers:
+            steps = np.diff(buffers[argument.name])
+            kept = rng.random(steps.size) < 0.5
+            kept[:1] = False
+            ends = np.concatenate(([0], np.cumsum(np.where(kept, steps, 0))))
             found[argument.name] = ends.astype(buffers[argument.name].dtype)
     return found
 

@@ -55,7 +55,7 @@ def _outgrown(unit: Unit, function: Function, ranges: Ranges) -> Iterator[str]:
     lengths = dict(_lengths(function.block, ranges))
     for node in walk(function.block):
         array, index = root_name(node) if node.type == "subscript_expression" else "", index_of(node)
-        if array not in lengths or index is None:
+        if array not in lengths or index is None or ranges.largest(index) < lengths[array]:
             continue
         for bound, value in _bounds(index, node, function, ranges):
             if value > lengths[array] and not _tested(function, node):
@@ -70,7 +70,14 @@ def _lengths(body: Node, ranges: Ranges) -> Iterator[tuple[str, int]]:
     """The arrays of one dimension that are declared with a length, and this."""
     for node in walk(body):
         size, name = node.child_by_field_name("size"), node.child_by_field_name("declarator")
-        if node.type == "array_declarator" and size is not None and name is not None and name.type == "identifier":
+        further = node.parent is not None and node.parent.type == "array_declarator"
+        if (
+            node.type == "array_declarator"
+            and not further
+            and size is not None
+            and name is not None
+            and name.type == "identifier"
+        ):
             yield text(name), ranges.largest(size)
 
 

@@ -278,3 +278,26 @@ def test_an_original_is_not_counted_at_sizes_for_which_nothing_is_launched(cpu: 
     with closing(evaluator):
         _, evaluation = evaluator.open(program)
     assert evaluation.measurement is not None
+
+
+RESIDUES = """\
+// optiml: args.x = { role = "in", size = "rows", fill = { kind = "integers", low = 0, high = 1000 } }
+// optiml: args.y = { role = "out", size = "rows*points" }
+// optiml: check = [{ rows = 1, points = 1 }, { rows = 3, points = 17 }]
+// optiml: time = [{ rows = 1024, points = 1024 }]
+__global__ void residues(const int* x, int* y, int rows, int points) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * points) y[i] = x[i / points] % (i + 1000);
+}
+
+void launch(const int* x, int* y, int rows, int points) {
+    residues<<<(rows * points + 255) / 256, 256>>>(x, y, rows, points);
+}
+"""
+
+
+def test_a_copy_that_only_fits_where_all_is_one_element_is_no_control(cpu: Machine, tmp_path: Path) -> None:
+    """ "a copy of an input would be accepted": in every other case no input has room for one, and who copies it fails."""
+    evaluator, program = _evaluator(cpu, tmp_path, RESIDUES)
+    with closing(evaluator):
+        evaluator.open(program)

@@ -11,6 +11,7 @@ import pytest
 from engine.spec.data import poisoned
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.undeclared import (
+    EMPTY_SEGMENTS,
     LONG_ROWS,
     ONE_SEGMENT,
     contents,
@@ -136,7 +137,10 @@ def test_one_segment_is_longer_than_16_bits_count_and_ends_with_the_buffer() -> 
     """A length in 16 bits, and reads of whole words at the end of the last record, were met by no check."""
     starts = Argument("starts", "int", "in", "rows+1", fill=Fill("offsets", "0", "cols+1"))
     spec = _spec(starts, Argument("data", "unsigned char", "in", "rows*cols", fill=Fill("integers", "0", "256")))
-    assert [each.words for each in undeclared(spec)] == [ONE_SEGMENT]
+    assert [each.words for each in undeclared(spec)] == [ONE_SEGMENT, EMPTY_SEGMENTS]
+    lengths = np.diff(contents(spec, CASE, 7, EMPTY_SEGMENTS)["starts"])
+    assert lengths[0] == 0
+    assert 0.3 < (lengths == 0).mean() < 0.7
     case = long_segment(spec, CASE, random.Random(3))
     assert case is not None
     for each in (CASE, case):

@@ -81,6 +81,10 @@ def test_an_array_for_so_many_blocks_is_refused(tmp_path: Path, merge: str) -> N
          "found[threadIdx.x] = all; __syncthreads(); if (threadIdx.x == 0) out[0] = found[0];", []),
         ("__shared__ float found[256]; for (int i = blockIdx.x * 1024 + threadIdx.x; i < n; i += 256)"
          "found[i - blockIdx.x * 1024 & 255] = x[i]; out[0] = found[0];", []),
+        ("__shared__ float turns[2][8]; int from = 64 * blockIdx.x; for (int r = from; r < from + 64; r++)"
+         "turns[r & 1][threadIdx.x & 7] = x[r]; out[0] = turns[0][0];", []),
+        ("__shared__ float turns[2]; int from = 64 * blockIdx.x; for (int r = from; r < from + 64; r++)"
+         "turns[r & 1] = x[r]; out[0] = turns[0];", []),
     ],
 )  # fmt: skip
 def test_what_a_fixed_array_holds_is_none_of_it(tmp_path: Path, merge: str, edits: list[tuple[str, str]]) -> None:
