@@ -194,7 +194,10 @@ def long_segment(spec: KernelSpec, case: Case, rng: random.Random) -> Case | Non
 
 
 def _one_segment(spec: KernelSpec, case: Case, buffers: Arrays, rng: np.random.Generator) -> Arrays:
-    """Offsets of which one segment has all that the longest of the spec's segments have together but for the least of the others."""
+    """Offsets of which one segment has all that the longest of the spec's segments have together but for the least of the others.
+
+    The last one ends with the smallest of the other inputs that holds them all.
+    """
     found = Arrays()
     for argument in spec.arguments:
         if argument.fill.kind != "offsets" or argument.name not in buffers:
@@ -204,7 +207,9 @@ def _one_segment(spec: KernelSpec, case: Case, buffers: Arrays, rng: np.random.G
             continue
         low, high, _ = bounds
         steps = np.full(count, low, np.int64)
-        steps[int(rng.integers(count))] += (high - 1 - low) * count
+        others = [buffers[a.name].size for a in _read(spec) if a.name in buffers and a.name != argument.name]
+        room = min((size for size in others if size >= (high - 1) * count), default=(high - 1) * count)
+        steps[int(rng.integers(count))] += room - low * count
         ends = np.concatenate(([0], np.cumsum(steps)))
         if ends[-1] <= parse_dtype(argument.type).limits[1]:
             found[argument.name] = ends.astype(buffers[argument.name].dtype)

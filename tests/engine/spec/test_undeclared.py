@@ -148,6 +148,9 @@ def test_one_segment_is_longer_than_16_bits_count_and_ends_with_the_buffer() -> 
         lengths = np.diff(made["starts"])
         assert sorted(lengths)[-1] == made["starts"][-1] == made["data"].size
         assert bool(lengths.max() > 1 << 16) is (each is case)
+    shorter = replace(spec, arguments=(replace(starts, fill=Fill("offsets", "1", "cols")), *spec.arguments[1:]))
+    made = contents(shorter, CASE, 7, ONE_SEGMENT)
+    assert made["starts"][-1] == made["data"].size  # where the spec's segments never fill it
     assert long_segment(_spec(_whole("int", "0", "9")), CASE, random.Random(3)) is None
 
 
