@@ -34,6 +34,7 @@ Kind = Literal[
     "rows",
     "segments",
     "empty",
+    "none",
 ]
 
 LONG_ROWS = "long rows with columns in any order"
@@ -74,6 +75,7 @@ class Undeclared:
             "zeros beside nan": f"NaN beside zeros in '{self.argument}'",
             "masked": f"'{self.argument}' minus infinity in every other place",
             "rows": LONG_ROWS,
+            "none": f"'{self.argument}' zero in places",
             "segments": ONE_SEGMENT,
             "empty": EMPTY_SEGMENTS,
         }[self.kind]
@@ -87,6 +89,9 @@ def undeclared(spec: KernelSpec) -> tuple[Undeclared, ...]:
             low, high, most = bounds
             least = int(parse_dtype(argument.type).limits[0])
             found += [Undeclared("below", argument.name)] if least < low else []
+            found += (
+                [Undeclared("none", argument.name)] if least < 0 < low else []
+            )  # a count of nothing, where less than that is no count
             wide = (high - low) * _NEARLY >= most  # so large a range leaves out what it does by intent
             found += [Undeclared("above", argument.name)] if high <= most and not wide else []
             found += [Undeclared("far above", argument.name)] if high + _WIDTHS * (high - low) < most else []
@@ -113,7 +118,7 @@ def contents(spec: KernelSpec, case: Case, seed: int, family: str) -> Arrays:
         return poisoned(spec, case, seed, family)
     rng = np.random.default_rng(seed_of(spec, case, spec.arguments[0], family, seed))
     buffers = poisoned(spec, case, seed, NAN if change.kind == "ranged nan" else "declared")
-    if change.kind in ("below", "above", "far above", "ends"):
+    if change.kind in ("below", "none", "above", "far above", "ends"):
         argument = spec.argument(change.argument)
         buffers[argument.name] = _beyond(spec, argument, change.kind, buffers[argument.name], rng)
         return buffers
@@ -295,6 +300,8 @@ def _beyond(
         near = rng.integers(max(least, low - _NEAR), low, old.size, dtype=np.int64)
         far = rng.integers(max(least, -(1 << 40)), low, old.size, dtype=np.int64)
         new = np.where(rng.random(old.size) < 0.5, near, far)
+    elif kind == "none":
+        new = np.zeros(old.size, np.int64)
     elif kind == "ends":  # differences are as large as they can be
         new = np.where(rng.random(old.size) < 0.5, max(int(dtype.limits[0]), -most - 1), most)
         return np.where(rng.random(old.size) * _ALTERED < 1.0, old, new.astype(old.dtype))

@@ -41,6 +41,8 @@ def _whole(type_: str, low: str, high: str) -> Argument:
         (_whole("unsigned char", "0", "256"), set()),
         (_whole("long long", "-1", "cols"), {"below", "above", "far above"}),
         (_whole("unsigned int", "0", "1000"), {"above", "far above"}),
+        (_whole("unsigned int", "1", "8"), {"below", "above", "far above"}),
+        (_whole("int", "1", "8"), {"below", "none", "above", "far above"}),
         (_whole("unsigned int", "0", "2000000000"), set()),
     ],
 )
@@ -53,7 +55,8 @@ def test_whole_numbers_leave_their_range_where_their_type_lets_them(argument: Ar
         values = contents(spec, CASE, 3, each.words)["x"].astype(object)
         outside = [v for v in values if not low <= v < int(high)]
         assert 0.15 < len(outside) / values.size < 0.35
-        assert all((v < low) is (each.kind == "below") for v in outside)
+        assert all((v < low) is (each.kind in ("below", "none")) for v in outside)
+        assert each.kind != "none" or not any(outside)
 
 
 def test_samples_of_both_signs_are_at_both_ends_of_their_type() -> None:
