@@ -35,7 +35,7 @@ class WholeBuilds:
             self.taken = True
             return _unpacked(*found)
         whole = build_whole(files, unit, options, self.sandbox, instances)
-        parts = [whole.host.encode(), whole.cubin, whole.object, whole.stubs.encode()]
+        parts = [whole.host.encode(), whole.cubin, whole.object, whole.stubs.encode(), whole.ptx.encode()]
         kept.put(key, {"sizes": [len(part) for part in parts]}, zlib.compress(b"".join(parts), 1))
         return whole
 
@@ -49,13 +49,13 @@ def _key(files: Mapping[str, bytes], unit: str, options: WholeOptions, instances
     status = nvcc.stat() if nvcc else None
     made = (str(nvcc), status.st_mtime_ns, status.st_size) if status else ()
     parts = (made, sorted(files.items()), unit, options, tuple(instances))
-    return f"whole with stubs {hashlib.sha256(repr(parts).encode()).hexdigest()}"
+    return f"whole with ptx {hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
 def _unpacked(header: Mapping[str, object], blob: bytes) -> WholeFile:
     data = zlib.decompressobj().decompress(blob, _MOST_BYTES)
     sizes = header["sizes"]
     assert isinstance(sizes, list)
-    host, cubin, made, stubs = (sum(sizes[: n + 1]) for n in range(4))
-    text = data[:host].decode("utf-8", "replace"), data[made:stubs].decode("utf-8", "replace")
-    return WholeFile(text[0], data[host:cubin], data[cubin:made], text[1])
+    host, cubin, made, stubs, ptx = (sum(sizes[: n + 1]) for n in range(5))
+    texts = [part.decode("utf-8", "replace") for part in (data[:host], data[made:stubs], data[stubs:ptx])]
+    return WholeFile(texts[0], data[host:cubin], data[cubin:made], texts[1], texts[2])

@@ -27,13 +27,13 @@ _TIMEOUT_S = 20.0  # a file that takes longer includes a framework: the result s
 _MEMORY_BYTES = 12 << 30
 _FILE_BYTES = 512 << 20
 _OUTPUT_BYTES = 256 << 20  # of all that comes back
-_PARTS = 4
+_PARTS = 5
 _REGISTERED = re.compile(r"__cudaRegisterEntry\(\s*\w+\s*,\s*(\(\([^;]*?\))\s*,\s*(\w+)\s*,\s*\(-1\)\s*\)")
 _INTEGER_CAST = re.compile(r"\((?:(?:un)?signed|int|short|long|char|size_t|\s)+\)(?=-?\d)")
 # Each part with its size before it. A file of host code alone has no cubin.
 _SCRIPT = (
     'd=$(mktemp -d) && mkdir "$d/tree" && cd "$d/tree" && tar -xf - && "$@" -keep -keep-dir "$d" -o "$d/out.o" 1>&2 || exit 1\n'
-    'for p in "$d"/*.cpp4.ii "$d"/*.cubin "$d"/out.o "$d"/*.cudafe1.stub.c; do\n'
+    'for p in "$d"/*.cpp4.ii "$d"/*.cubin "$d"/out.o "$d"/*.cudafe1.stub.c "$d"/*.ptx; do\n'
     '  if [ -f "$p" ]; then wc -c <"$p"; cat "$p"; else echo 0; fi\n'
     'done; rm -rf "$d"'
 )
@@ -57,13 +57,14 @@ class WholeOptions:
 class WholeFile:
     """What nvcc makes of one file: its host half preprocessed (with line markers), its machine code, its host object.
 
-    `stubs` is the code that registers the file's kernels with CUDA's runtime.
+    `stubs` is the code that registers the file's kernels with CUDA's runtime, `ptx` what ptxas made the machine code of.
     """
 
     host: str
     cubin: bytes
     object: bytes
     stubs: str = field(default="", repr=False)
+    ptx: str = field(default="", repr=False)
 
     @cached_property
     def kernels(self) -> Mapping[str, str]:
@@ -99,7 +100,7 @@ def build_whole(
         Limits(memory_bytes=_MEMORY_BYTES, cpu_s=int(_TIMEOUT_S) * 2, file_bytes=_FILE_BYTES),
     )
     whole = _run(command, _packed(tree), unit)
-    return WholeFile("", whole.object, b"") if options.device_only else whole
+    return WholeFile("", whole.object, b"", ptx=whole.ptx) if options.device_only else whole
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:
@@ -125,8 +126,9 @@ def _run(command: Sequence[str], archive: bytes, unit: str) -> WholeFile:
             err.seek(0)
             raise compile_error(err.read(1 << 20).decode("utf-8", "replace"), unit)
         out.seek(0)
-        host, cubin, made, stubs = _parts(out.read(_OUTPUT_BYTES + 1), unit)
-        return WholeFile(host.decode("utf-8", "replace"), cubin, made, stubs.decode("utf-8", "replace"))
+        host, cubin, made, stubs, ptx = _parts(out.read(_OUTPUT_BYTES + 1), unit)
+        host_text, stub_text, ptx_text = (part.decode("utf-8", "replace") for part in (host, stubs, ptx))
+        return WholeFile(host_text, cubin, made, stub_text, ptx_text)
 
 
 def _parts(data: bytes, unit: str) -> list[bytes]:

@@ -20,6 +20,7 @@ from engine.cuda.items import items_of
 from engine.model import Binary, Program
 from engine.spec.kernel_spec import KernelSpec
 from engine.verify.host_object import differing_host, public_name
+from engine.verify.kernel_ptx import same_text
 from engine.verify.screen import host_difference
 
 _MARKER = re.compile(r"# (\d+) \"((?:[^\"\\]|\\.)*)\"(?: [\d ]+)?\Z")
@@ -123,7 +124,7 @@ def changed_kernels(
     names = {public_name(entry): expression for entry, expression in before.kernels.items()}
     found: list[ChangedKernel] = []
     for name in sorted({*old, *new} - checked):
-        if old.get(name) == new.get(name):
+        if old.get(name) == new.get(name) or same_text(before.ptx, after.ptx, name):
             continue
         ours = any(re.search(rf"(?<!\d){len(k)}{re.escape(k)}", name) for k in kernels)
         if name not in new and ours:
@@ -154,11 +155,16 @@ def verified_problem(after: WholeFile, binary: Binary) -> tuple[Literal["", "dif
 def same_kernels(
     first: WholeFile, second: WholeFile, entries: Sequence[str], renamed: Sequence[str] | None = None
 ) -> bool:
-    """Whether two builds by nvcc have the same machine code of these entries, which the second may have under other names."""
+    """Whether two builds by nvcc have the same code of these entries, which the second may have under other names.
+
+    Machine code, or under the same name what ptxas made it of.
+    """
     one, other = _codes(first.cubin), _codes(second.cubin)
     pairs = zip(entries, entries if renamed is None else renamed, strict=True)
     names = [(public_name(a), public_name(b)) for a, b in pairs]
-    return all(a in one and one[a] == other.get(b) for a, b in names)
+    return all(
+        a in one and (one[a] == other.get(b) or (a == b and same_text(first.ptx, second.ptx, a))) for a, b in names
+    )
 
 
 def shared_entries(whole: WholeFile, entries: Sequence[str]) -> tuple[str, ...]:

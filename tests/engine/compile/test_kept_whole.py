@@ -22,7 +22,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def build(files: Any, unit: str, *_: Any) -> WholeFile:
         texts.append(files[unit])
-        return WholeFile(f"# 1 é {files[unit]!r}", b"cubin\0" + files[unit], b"object")
+        return WholeFile(f"# 1 é {files[unit]!r}", b"cubin\0" + files[unit], b"object", "stubs", ".version 9.0")
 
     monkeypatch.setattr(kept_whole, "build_whole", build)
     return texts
