@@ -75,7 +75,7 @@ CPU = (
     Row("other_callers", "stores-beside-the-region"),
     Row("other_callers", "row-in-a-local-array"),
     Row("other_callers", "two-warps-at-least"),
-    Row("other_callers", "length-in-16-bits"),
+    Row("other_callers", "length-in-a-short"),
     Row("other_callers", "bound-of-the-spec-s-block"),
     # A launch of two blocks may be drawn.
     Row("other_callers", "fence-of-one-lane", ("secret_sizes",)),

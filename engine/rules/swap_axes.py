@@ -14,7 +14,7 @@ _BROADCAST, _COALESCED, _STRIDED = 1, 4, 32
 _STRIDED_LOAD = 24
 _LOOP = 8  # an access in a loop counts as so many outside
 _MAX_GRID_Y = 65535
-_SHAPES = ((32, 8), (64, 4), (32, 4))
+_SHAPES = ((32, 16), (32, 8), (64, 4))
 
 
 class SwapAxes:
