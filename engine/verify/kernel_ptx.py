@@ -7,7 +7,7 @@ program is the same. Two builds by one nvcc with the same text here have the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from engine.verify.host_object import public_name
 
@@ -49,7 +49,7 @@ def _items(ptx: str) -> Iterator[tuple[str, str]]:
     """The functions and variables of a module by name, without what is only declared; none where a line is of no known form."""
     found: dict[str, str] = {}
     lines: list[str] = []
-    within = False
+    depth = 0
     for line in _NUMBERED.sub(r"\1", _COMMENT.sub("", ptx)).splitlines():
         line = " ".join(line.split())
         if not line or line.startswith(_MODULE):
@@ -57,18 +57,13 @@ def _items(ptx: str) -> Iterator[tuple[str, str]]:
         if not lines and not _HEAD.match(line):
             return
         lines.append(line)
-        within = within or line == "{"
-        if (line == "}" and within and _balanced(lines)) or (not within and line.endswith(";")):
+        depth += line.count("{") - line.count("}")
+        if depth == 0 and (line == "}" or line.endswith(";")):
             text = "\n".join(lines)
             match = _FUNCTION.search(text) or _VARIABLE.search(text)
             if match is None:
                 return
-            if within or match[1] not in found:
+            if line == "}" or match[1] not in found:  # a definition, which counts before what only declares it
                 found[match[1]] = text
-            lines, within = [], False
+            lines = []
     yield from found.items()
-
-
-def _balanced(lines: list[str]) -> bool:
-    text: Mapping[str, int] = {brace: sum(line.count(brace) for line in lines) for brace in "{}"}
-    return text["{"] == text["}"]
