@@ -96,8 +96,10 @@ def smallest(spec: KernelSpec) -> Sizes | None:
 def _wide(spec: KernelSpec, values: Mapping[str, int]) -> Iterator[Sizes]:
     """The smallest check case with one extent so wide, as far as buffers of it can be had."""
     base = smallest(spec)
-    for name, value in values.items() if base is not None else ():
-        sizes = {**(base or {}), name: value}
+    if base is None:
+        return
+    for name, value in values.items():
+        sizes = {**base, name: value}
         if _largest(spec, sizes, _MOST_BYTES) < math.inf:
             yield sizes
 
